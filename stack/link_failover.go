@@ -32,7 +32,7 @@ const noFallback = "none"
 func (s *Stack) keepLink(cfg dv.Config) {
 	if s.cfg.MaxOutage < 0 {
 		if s.device != nil {
-			s.background.Go(newMACFollower(s, identify(s.device, cfg)).followNetdev)
+			startMACFollower(s, identify(s.device, cfg))
 		}
 		return
 	}
@@ -53,7 +53,7 @@ func (s *Stack) keepLink(cfg dv.Config) {
 			id.address = s.HardwareAddr
 		}
 		id.use = s.useDevice
-		s.background.Go(newMACFollower(s, id).followNetdev)
+		startMACFollower(s, id)
 		c.Open = func(ctx context.Context) (failover.Opened, error) { return id.open(ctx) }
 		if s.host != nil {
 			c.Joined = true
@@ -370,32 +370,43 @@ const macRetry = time.Second
 // host's own addresses, or with NIC.AllowNetdevMAC. One goroutine uses it.
 type macFollower struct {
 	s       *Stack
-	id      *identity // of the device; nil on the host's own addresses
-	refused string    // why the last change could not be followed; "": there is none
+	refused string // why the last change could not be followed; "": there is none
+
+	// of the device, unless it is on the host's own addresses
+	id      *identity
+	watcher *hostnet.Watcher
+	kernel  *hostnet.Kernel
 }
 
-func newMACFollower(s *Stack, id *identity) *macFollower { return &macFollower{s: s, id: id} }
+// startMACFollower follows the netdev of the device, which is in the network namespace of the
+// calling thread, until the stack ends. On the host's own addresses there is a goroutine that does
+// so anyway, and a MAC of our own never changes.
+func startMACFollower(s *Stack, id *identity) {
+	if s.host != nil || !id.ownsNetdevMAC {
+		return
+	}
+	f := &macFollower{s: s, id: id}
+	var err error
+	if f.watcher, err = hostnet.Watch(); err == nil {
+		if f.kernel, err = hostnet.Open(); err != nil {
+			err = errors.Join(err, f.watcher.Close())
+		}
+	}
+	if err != nil {
+		s.log.Warn("changes of the netdev's MAC are not followed", "error", err)
+		return
+	}
+	s.background.Go(f.followNetdev)
+}
 
-// followNetdev follows the netdev of the device until the stack ends. On the host's own addresses
-// there is a goroutine that does so anyway.
+// followNetdev compares the netdev's MAC with the link's whenever something has changed.
 func (f *macFollower) followNetdev() {
-	if f.s.host != nil || !f.id.ownsNetdevMAC {
-		return
-	}
-	watcher, err := hostnet.Watch()
-	if err == nil {
-		defer watcher.Close()
-	}
-	kernel, openErr := hostnet.Open()
-	if err = errors.Join(err, openErr); err != nil {
-		f.s.log.Warn("changes of the netdev's MAC are not followed", "error", err)
-		return
-	}
-	defer kernel.Close()
+	defer f.watcher.Close()
+	defer f.kernel.Close()
 	late := f.s.clock.NewTimer(time.Hour)
 	defer late.Stop()
 	for {
-		link, err := kernel.LinkAt(int(f.id.ifindex.Load()))
+		link, err := f.kernel.LinkAt(int(f.id.ifindex.Load()))
 		if err == nil { // else it is away, or in another network namespace
 			if wait := f.follow(link.Name, link.MAC); wait > 0 {
 				late.Reset(wait)
@@ -404,7 +415,7 @@ func (f *macFollower) followNetdev() {
 		select {
 		case <-f.s.ctx.Done():
 			return
-		case <-watcher.Changed():
+		case <-f.watcher.Changed():
 		case <-late.C:
 		}
 		if f.s.clock.Sleep(f.s.ctx, hostPause) != nil {

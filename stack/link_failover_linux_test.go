@@ -10,15 +10,18 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/need"
@@ -36,7 +39,7 @@ type removable struct {
 
 const removableAddress = "10.9.0.1"
 
-func newRemovable(t *testing.T, change func(*stack.Config)) *removable {
+func newRemovable(t *testing.T, change func(*stack.Config), mac ...net.HardwareAddr) *removable {
 	t.Helper()
 	need.NetNS(t)
 	netpair.CheckLeaks(t)
@@ -48,7 +51,11 @@ func newRemovable(t *testing.T, change func(*stack.Config)) *removable {
 		nets[i] = n
 	}
 	must(t, lab.Cable(nets[0], "eth0", nets[1], "eth0"))
-	for i, setup := range []lab.Setup{{}, {Addresses: []netip.Prefix{
+	var ours lab.Setup
+	if len(mac) > 0 {
+		ours.MAC = mac[0] // of eth0
+	}
+	for i, setup := range []lab.Setup{ours, {Addresses: []netip.Prefix{
 		netip.MustParsePrefix("10.9.0.2/24")}}} {
 		must(t, nets[i].Do(func() error { return lab.Up("eth0", setup) }))
 	}
@@ -282,4 +289,64 @@ func serveEcho(t *testing.T, s *stack.Stack, port int) {
 			}()
 		}
 	}()
+}
+
+// TestNetdevMACTaken gives the netdev, whose MAC the stack has, one that another process has: health
+// and the log say so, and once that process has ended it is followed. Connections go on then.
+func TestNetdevMACTaken(t *testing.T) {
+	mine := net.HardwareAddr{2, 0, 0, 0, 0x53, 1}
+	first, second := net.HardwareAddr{2, 0, 0, 0, 0x53, 2}, net.HardwareAddr{2, 0, 0, 0, 0x53, 3}
+	need.NetNS(t)
+	var setMAC func(net.HardwareAddr)
+	r := newRemovable(t, func(c *stack.Config) {
+		c.NIC.AllowNetdevMAC, c.NIC.MAC = true, mine
+		c.NIC.Facts.MAC, c.NIC.Facts.Netdev = mine, "eth0"
+		c.HealthChanged = nil
+	}, mine)
+	setMAC = func(mac net.HardwareAddr) {
+		must(t, r.nets[0].Do(func() error { return lab.Up("eth0", lab.Setup{MAC: mac}) }))
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(hangs); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not %s: MAC %v, %+v", what, r.stack.HardwareAddr(), r.stack.Health())
+			}
+		}
+	}
+	is := func(mac net.HardwareAddr) func() bool {
+		return func() bool { return bytes.Equal(r.stack.HardwareAddr(), mac) }
+	}
+	serveEcho(t, r.stack, 7)
+	var stop atomic.Bool
+	c := r.dial(t, 7)
+	done := background(func() error { return bulk(c, &stop) })
+	setMAC(first)
+	until("followed", is(first))
+	other, err := dv.Open(t.Context(), dv.Config{Kernel: kernel.Opener(r.nic), MAC: second,
+		Facts: dv.PortFacts{Name: "other", MAC: mine, MTU: r.nic.MTU()}})
+	must(t, err)
+	setMAC(second)
+	until("in error", func() bool {
+		h := r.stack.Health()
+		i := slices.IndexFunc(h, func(h stack.Health) bool { return h.Reporter == "link" })
+		return h[i].State == stack.InError && errors.Is(h[i].Reason, dv.ErrMAC)
+	})
+	if !is(first)() {
+		t.Errorf("MAC %v", r.stack.HardwareAddr())
+	}
+	must(t, other.Close())
+	until("followed", is(second))
+	until("healthy", func() bool {
+		return !slices.ContainsFunc(r.stack.Health(), func(h stack.Health) bool {
+			return h.State != stack.Healthy
+		})
+	})
+	if n := r.stack.Stats().HardwareAddrChanges; n != 2 {
+		t.Errorf("%d changes", n)
+	}
+	c2 := r.dial(t, 7) // a connection of later
+	stop.Store(true)
+	must(t, result(t, "bulk", done))
+	must(t, c2.Close())
 }
