@@ -472,6 +472,7 @@ func (s *Stack) unsolicitedNA(mac tcpip.LinkAddress, a netip.Addr) {
 	na := header.NDPNeighborAdvert(icmp.MessageBody())
 	na.SetTargetAddress(toAddress(a))
 	na.SetOverrideFlag(true)
+	na.SetRouterFlag(s.host != nil && s.host.routesIPv6())
 	na.Options().Serialize(header.NDPOptionsSerializer{header.NDPTargetLinkLayerAddressOption(mac)})
 	s.multicast(icmp, toAddress(a), header.IPv6AllNodesMulticastAddress)
 }

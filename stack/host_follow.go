@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -97,6 +99,14 @@ func (h *host) read() (hostnet.Network, error) {
 		}
 	}
 	return found, err
+}
+
+// routesIPv6 reports whether the host is a router of IPv6 on the netdev. An advertisement for its
+// addresses has to say so, or its neighbours send nothing by it from then on (RFC 4861 section
+// 7.2.5; ndisc_send_unsol_na in linux net/ipv6/ndisc.c).
+func (h *host) routesIPv6() bool {
+	b, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + h.name() + "/forwarding")
+	return err == nil && strings.TrimSpace(string(b)) == "1"
 }
 
 // rename notes what the netdev is called now.

@@ -291,8 +291,8 @@ func serveEcho(t *testing.T, s *stack.Stack, port int) {
 	}()
 }
 
-// TestNetdevMACTaken gives the netdev, whose MAC the stack has, one that another process has: health
-// and the log say so, and once that process has ended it is followed. Connections go on then.
+// TestNetdevMACTaken gives the netdev, whose MAC the stack has, one that another process has:
+// health and the log say so, and once that process has ended it is followed. Connections go on.
 func TestNetdevMACTaken(t *testing.T) {
 	mine := net.HardwareAddr{2, 0, 0, 0, 0x53, 1}
 	first, second := net.HardwareAddr{2, 0, 0, 0, 0x53, 2}, net.HardwareAddr{2, 0, 0, 0, 0x53, 3}

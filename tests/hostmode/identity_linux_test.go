@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -25,19 +26,20 @@ func changeLink(t testing.TB, n *lab.Net, name string, change func(netlink.Link)
 	}))
 }
 
-// neighbour is the MAC that a namespace knows an address by on eth0.
-func neighbour(t testing.TB, n *lab.Net, ip string) (mac net.HardwareAddr) {
+// neighbour is the MAC that a namespace knows an address by on eth0, and whether it takes it for a
+// router's.
+func neighbour(t testing.TB, n *lab.Net, ip string) (mac net.HardwareAddr, router bool) {
 	t.Helper()
 	changeLink(t, n, "eth0", func(link netlink.Link) error {
 		list, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
 		for _, e := range list {
 			if e.IP.Equal(net.ParseIP(ip)) {
-				mac = e.HardwareAddr
+				mac, router = e.HardwareAddr, e.Flags&netlink.NTF_ROUTER != 0
 			}
 		}
 		return err
 	})
-	return mac
+	return mac, router
 }
 
 // until waits for ok, which must come within half a minute.
@@ -56,6 +58,9 @@ func TestNetdevMACChanges(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		s := w.start(t, "tcp :8080", "udp :5300")
 		echoServer(t, w.outside, ":9100")
+		must(t, w.host.Do(func() error { // its neighbours are not to forget that it is a router
+			return os.WriteFile("/proc/sys/net/ipv6/conf/eth0/forwarding", []byte("1"), 0o644)
+		}))
 		must(t, datagrams(w.outside, hostIP, 3, 100))
 		for n := range 3 {
 			mac := net.HardwareAddr{2, 0, 0, 0, 0x99, byte(n)}
@@ -75,7 +80,8 @@ func TestNetdevMACChanges(t *testing.T) {
 			}
 			for _, ip := range []string{hostIP, hostIPv6} {
 				until(t, "told where "+ip+" is", func() bool {
-					return bytes.Equal(neighbour(t, w.outside, ip), mac)
+					now, router := neighbour(t, w.outside, ip)
+					return bytes.Equal(now, mac) && router == (ip == hostIPv6)
 				})
 				c, err := dial(w.outside, net.JoinHostPort(ip, "8080"))
 				must(t, err)
