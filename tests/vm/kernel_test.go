@@ -44,6 +44,7 @@ var checks = []check{
 	{"merge without tag", testMergedRules},
 	{"DEFAULT_MISS", testLeftToLinux},
 	{"order against ntuple", testBeforeNtuple},
+	{"MTU", testMTU},
 	{"host mode", testHostMode},
 	{"upgrade", testUpgrades},
 	{"loopback", testLoopback},
