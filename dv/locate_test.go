@@ -333,9 +333,9 @@ func TestOpenUnderMemlock(t *testing.T) {
 	}
 }
 
-// switchdev is a PF in switchdev mode with two VFs: its RDMA device has a port for each vport, the
-// uplink last (linux drivers/infiniband/hw/mlx5/ib_rep.c, mlx5_esw_vports_init in eswitch.c).
-func switchdev(t *testing.T, here ...string) *host {
+// switchdevTree is a PF in switchdev mode with two VFs: its RDMA device has a port for each vport,
+// the uplink last (linux drivers/infiniband/hw/mlx5/ib_rep.c, mlx5_esw_vports_init in eswitch.c).
+func switchdevTree(t *testing.T, here ...string) *host {
 	tr := tree{}.card("uverbs0", "mlx5_0", "mlx5_core", "Ethernet", here...)
 	netdevs := map[uint8]string{2: "enp1s0f0_0", 3: "enp1s0f0_1", 4: "enp1s0f0np0"}
 	names := map[string]string{"enp1s0f0_0": "pf0vf0\n", "enp1s0f0_1": "c1pf0vf1\n",
@@ -390,7 +390,7 @@ func TestLocateSwitchdev(t *testing.T) {
 		{"nothing here", "mlx5_0", nil, 0, "no netdev in this network namespace says"},
 		{"nothing here, by number", "mlx5_0/4", nil, 4, ""},
 	} {
-		got, err := switchdev(t, tt.here...).locate(tt.device)
+		got, err := switchdevTree(t, tt.here...).locate(tt.device)
 		switch {
 		case tt.refused == "" && (err != nil || got.facts.Port != tt.port):
 			t.Errorf("%s: %+v, %v, want port %d", tt.name, got, err, tt.port)
@@ -399,7 +399,7 @@ func TestLocateSwitchdev(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %q", tt.name, got, err, tt.refused)
 		}
 	}
-	list, err := switchdev(t, all...).list()
+	list, err := switchdevTree(t, all...).list()
 	var rows []string
 	for _, i := range list {
 		rows = append(rows, fmt.Sprint(i.Device(), " ", i.Netdev, " ", i.Representor))
@@ -409,11 +409,11 @@ func TestLocateSwitchdev(t *testing.T) {
 	if got := strings.Join(rows, "|"); err != nil || got != want {
 		t.Errorf("listed %s, %v, want %s", got, err, want)
 	}
-	first, err := switchdev(t, all...).find(func(DeviceInfo) bool { return true })
+	first, err := switchdevTree(t, all...).find(func(DeviceInfo) bool { return true })
 	if err != nil || first.Netdev != "enp1s0f0np0" {
 		t.Errorf("found first: %+v, %v", first, err)
 	}
-	one, err := switchdev(t, all...).describeOne("enp1s0f0_0")
+	one, err := switchdevTree(t, all...).describeOne("enp1s0f0_0")
 	if err != nil || one.Port != 2 || one.Ports != 4 {
 		t.Errorf("described: %+v, %v", one, err)
 	}
