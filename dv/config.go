@@ -117,7 +117,8 @@ type Config struct {
 
 	// MTU is the largest IP packet received or sent, in bytes, at most the
 	// port's own. Default the port's. It sets size and number of the buffers of
-	// a frame [max-pktlen].
+	// a frame [max-pktlen]. If the port's changes later, Device.MTU follows as
+	// far as MTU and the buffers go.
 	MTU int
 	// VLAN is the 802.1Q network we are in, 1 to 4094; 0 is none. The NIC then steers
 	// us its frames only, so that Linux keeps those of other networks even for our

@@ -68,7 +68,7 @@ The slice:
   --rx-mode MODE      adaptive: poll for a short time, then sleep until an interrupt (default).
                       polling: never sleep; occupies one processor per queue.
                       interrupt: sleep whenever the queue is empty
-  --mtu BYTES         largest IP packet (default: the port's)
+  --mtu BYTES         largest IP packet (default: the port's, also when it changes)
   --vlan N            802.1Q VLAN of the slice: receive its frames only, send with its tag
                       (default: none)
   --dscp N            DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is the 802.1p
