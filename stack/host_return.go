@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
@@ -22,6 +23,22 @@ import (
 //	            reopen  packet sockets on it, once it has an address
 //
 // Connections stay meanwhile, and addresses for a while longer: see returnGrace.
+
+// hideIfGone is hide for a link that has been lost, if the netdev has gone with it. It comes before
+// anybody can know that the link is lost, and so before the netdev is made again, whatever the
+// goroutine that follows the host is at.
+func (h *host) hideIfGone() {
+	h.following.Lock()
+	defer h.following.Unlock()
+	_, err := h.kernel.LinkAt(h.device.Load().Index)
+	if !errors.Is(err, syscall.ENODEV) {
+		return
+	}
+	if err := h.hide(); err != nil && h.stack.ctx.Err() == nil {
+		h.stack.log.Warn("the kernel may answer for our ports", "interface", h.stack.name,
+			"error", err)
+	}
+}
 
 // hide has the kernel's sockets drop what comes by devices which are made from now on: one of them
 // will be the netdev, and a segment of our connections must not find the kernel.

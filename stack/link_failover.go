@@ -328,6 +328,9 @@ func (s *Stack) openFallback(netdev string, id *identity) (failover.OpenedPort, 
 func (s *Stack) backendChanged(c failover.Change) {
 	switch c.State {
 	case failover.Lost:
+		if s.host != nil {
+			s.host.hideIfGone()
+		}
 		s.health.report(reportDevice, c.Cause)
 		return
 	case failover.Up:
