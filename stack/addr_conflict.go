@@ -361,23 +361,29 @@ func (s *Stack) defend(c claim, defended map[netip.Addr]*rateLimit) {
 		"mac", net.HardwareAddr(c.mac).String(), "more", missed)
 }
 
-// watchARP wraps netstack's ARP so that c sees its packets.
-func (c *claims) watchARP(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
-	return func(g *gstack.Stack) gstack.NetworkProtocol { return arpProtocol{factory(g), c} }
+// watchARP wraps netstack's ARP so that c and n see its packets.
+func (c *claims) watchARP(factory gstack.NetworkProtocolFactory,
+	n *neighbours) gstack.NetworkProtocolFactory {
+	return func(g *gstack.Stack) gstack.NetworkProtocol { return arpProtocol{factory(g), c, n} }
 }
 
 // arpProtocol is netstack's ARP, with its packets inspected.
 type arpProtocol struct {
 	gstack.NetworkProtocol
-	claims *claims
+	claims     *claims
+	neighbours *neighbours
 }
 
 // NewEndpoint implements gstack.NetworkProtocol.
 func (p arpProtocol) NewEndpoint(nic gstack.NetworkInterface,
 	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	ep := p.NetworkProtocol.NewEndpoint(nic, d)
+	if nic.ID() != nicID {
+		return p.NetworkProtocol.NewEndpoint(nic, d)
+	}
+	i := &neighbourNIC{NetworkInterface: nic, table: p.neighbours, protocol: ipv4Protocol}
+	ep := p.NetworkProtocol.NewEndpoint(i, d)
 	if full, ok := ep.(arpHost); ok {
-		return arpEndpoint{full, nic, p.claims}
+		return arpEndpoint{full, i, p.claims}
 	}
 	return ep
 }
@@ -392,14 +398,20 @@ type arpHost interface {
 // arpEndpoint is netstack's ARP on one interface, with its packets inspected.
 type arpEndpoint struct {
 	arpHost
-	nic    gstack.NetworkInterface
+	nic    *neighbourNIC
 	claims *claims
 }
 
-// HandlePacket implements gstack.NetworkEndpoint.
+// HandlePacket implements gstack.NetworkEndpoint. Netstack would answer for a broadcast address of
+// ours.
 func (e arpEndpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if h, ok := pkt.Data().PullUp(header.ARPSize); ok && header.ARP(h).IsValid() {
 		e.checkSender(header.ARP(h))
+		e.nic.heardARP(header.ARP(h), toOneHost(pkt))
+		target := tcpip.AddrFrom4Slice(header.ARP(h).ProtocolAddressTarget())
+		if e.nic.isBroadcast(target) {
+			return
+		}
 	}
 	e.arpHost.HandlePacket(pkt)
 }

@@ -101,12 +101,13 @@ func wrapProtocol[Whole gstack.NetworkProtocol](factory gstack.NetworkProtocolFa
 	}
 }
 
-// watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined, and e what is sent and
-// received. limit is the largest packet besides the link's MTU; nil: there never is a limit.
-func (m *memberships) watchIPv4(factory gstack.NetworkProtocolFactory, limit func() uint32,
-	e *icmpErrors) gstack.NetworkProtocolFactory {
+// watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined, e what is sent and
+// received, and that n holds packets for hosts that are not resolved yet. limit is the largest
+// packet besides the link's MTU; nil: there never is a limit.
+func (m *memberships) watchIPv4(factory gstack.NetworkProtocolFactory, n *neighbours,
+	limit func() uint32, e *icmpErrors) gstack.NetworkProtocolFactory {
 	return wrapProtocol(factory, func(p ipv4Whole) gstack.NetworkProtocol {
-		return ipv4Watched{p, m, limit, e}
+		return ipv4Watched{p, m, n, limit, e}
 	})
 }
 
@@ -121,6 +122,7 @@ type ipv4Whole interface {
 type ipv4Watched struct {
 	ipv4Whole
 	memberships *memberships
+	neighbours  *neighbours
 	limit       func() uint32
 	errors      *icmpErrors
 }
@@ -128,8 +130,15 @@ type ipv4Watched struct {
 // NewEndpoint implements gstack.NetworkProtocol.
 func (p ipv4Watched) NewEndpoint(nic gstack.NetworkInterface,
 	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	ep := p.ipv4Whole.NewEndpoint(limitMTU(nic, p.limit), p.errors.dispatch(false, d))
-	if full, ok := ep.(ipv4Host); ok && nic.ID() == nicID {
+	d = p.errors.dispatch(false, d)
+	if nic.ID() != nicID {
+		return p.ipv4Whole.NewEndpoint(nic, d)
+	}
+	i := &neighbourNIC{NetworkInterface: limitMTU(nic, p.limit), table: p.neighbours,
+		protocol: ipv4Protocol}
+	ep := p.ipv4Whole.NewEndpoint(i, d)
+	if full, ok := ep.(ipv4Host); ok {
+		i.failed = full.HandleLinkResolutionFailure
 		return &ipv4Endpoint{full, nic, p.memberships, p.errors}
 	}
 	return ep

@@ -269,6 +269,7 @@ func (s *Stack) follow(n *raEvents) {
 type ndpWatch struct {
 	claims      *claims
 	memberships *memberships
+	neighbours  *neighbours
 	events      *raEvents     // nil: router advertisements are ignored
 	limit       func() uint32 // the largest packet besides the link's MTU; nil: there never is one
 	errors      *icmpErrors
@@ -297,8 +298,15 @@ type ipv6Watched struct {
 // NewEndpoint implements gstack.NetworkProtocol.
 func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
 	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	ep := p.ipv6Whole.NewEndpoint(limitMTU(nic, p.watch.limit), p.watch.errors.dispatch(true, d))
-	if full, ok := ep.(ipv6Host); ok && nic.ID() == nicID {
+	d = p.watch.errors.dispatch(true, d)
+	if nic.ID() != nicID {
+		return p.ipv6Whole.NewEndpoint(nic, d)
+	}
+	i := &neighbourNIC{NetworkInterface: limitMTU(nic, p.watch.limit), table: p.watch.neighbours,
+		protocol: ipv6Protocol}
+	ep := p.ipv6Whole.NewEndpoint(i, d)
+	if full, ok := ep.(ipv6Host); ok {
+		i.failed = full.HandleLinkResolutionFailure
 		return &ipv6Endpoint{full, nic, p.watch}
 	}
 	return ep

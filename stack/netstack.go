@@ -48,10 +48,11 @@ var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log(
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
 func newNetstack(cfg Config, events *raEvents, c *claims,
-	m *memberships, mtu *linkMTU, errs *icmpErrors) (*gstack.Stack, error) {
+	m *memberships, n *neighbours, mtu *linkMTU, errs *icmpErrors) (*gstack.Stack, error) {
 	installLogFilter()
 	dad := detection(cfg.DuplicateDetection)
-	watch := ndpWatch{claims: c, memberships: m, errors: errs, clock: cfg.Clock}
+	watch := ndpWatch{claims: c, memberships: m, neighbours: n, errors: errs,
+		clock: cfg.Clock}
 	var limit4 func() uint32
 	if cfg.DHCPv4 {
 		limit4, watch.limit = mtu.limit4, mtu.limit6
@@ -61,9 +62,10 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 	}
 	opts := gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
-			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
+			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad}), n),
 			m.watchIPv4(ipv4.NewProtocolWithOptions(
-				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}}), limit4, errs),
+				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}}), n, limit4,
+				errs),
 			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(cfg, dad, events))),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{
@@ -71,11 +73,13 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 		},
 		Clock:       netclock.New(cfg.Clock, probeDelay),
 		HandleLocal: true, // we can dial our own address
+		NUDDisp:     n,
 	}
 	if r := random.From(cfg.Random); r.Seeded() {
 		opts.RandSource, opts.SecureRNG = netstackRandom{r}, r
 	}
 	g := gstack.New(opts)
+	n.net = g
 	for _, err := range []error{
 		tuneTCP(g, cfg.TCP),
 		tuneUDP(g, cfg.UDP),

@@ -58,6 +58,7 @@ type Stack struct {
 	memberships *memberships // the groups we are in
 	mtus        *pathMTUs    // of paths that take less than the link
 	icmp        *icmpErrors
+	neighbours  *neighbours // hosts on the link, and what waits for their hardware addresses
 	// neighbours on the link have hardware addresses; written before the link is in use
 	resolves   bool
 	netdev     *netdevConfig // nil unless Config.Auto or an address of Config is bare
@@ -182,9 +183,10 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	events, claims, groups := newRAEvents(), newClaims(cfg), newMemberships()
 	mtu, mtus := new(linkMTU), newPathMTUs(cfg.Clock, random.From(cfg.Random))
 	icmp := newICMPErrors(mtus)
+	hosts := newNeighbours(cfg)
 	s := &Stack{
 		raEvents: events, claims: claims, memberships: groups, netdev: linux, mtu: mtu,
-		mtus: mtus, icmp: icmp,
+		mtus: mtus, icmp: icmp, neighbours: hosts,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
 		clock: cfg.Clock, random: random.From(cfg.Random), orphans: orphans{clock: cfg.Clock},
 	}
@@ -196,7 +198,7 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if s.dns, err = resolver.New(s.resolverConfig()); err != nil {
 		return nil, err
 	}
-	if s.net, err = newNetstack(cfg, events, claims, groups, mtu, icmp); err != nil {
+	if s.net, err = newNetstack(cfg, events, claims, groups, hosts, mtu, icmp); err != nil {
 		return nil, err
 	}
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
@@ -317,6 +319,7 @@ func (s *Stack) end(cause error) {
 	if s.foreign != nil {
 		s.foreign.stopDelivery()
 	}
+	s.neighbours.close()
 	for _, id := range []tcpip.NICID{nicID, loopbackID} {
 		s.net.RemoveNIC(id)
 	}

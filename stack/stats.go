@@ -46,6 +46,10 @@ type Stats struct {
 	AddressConflicts, AddressDefences, HardwareAddrConflicts, ResolversRefused uint64
 	// HardwareAddrChanges is how often the link followed a change of the netdev's MAC.
 	HardwareAddrChanges uint64
+	// NeighbourMoves is how often a neighbour's hardware address became another one,
+	// NeighbourDrops packets that waited for one neighbour's address and made room for newer ones,
+	// and NeighbourOverflows packets that found too many waiting for all neighbours.
+	NeighbourMoves, NeighbourDrops, NeighbourOverflows uint64
 	// DHCPSent are messages to servers, DHCPRefused answers that are no lease, and routers and
 	// routes in leases that cannot be.
 	DHCPSent, DHCPRefused uint64
@@ -85,7 +89,9 @@ func (s *Stack) Stats() Stats {
 		AddressConflicts: s.claims.conflicts.Load(), AddressDefences: s.claims.defences.Load(),
 		HardwareAddrConflicts: s.claims.twins.Load(), ResolversRefused: s.raEvents.refused(),
 		HardwareAddrChanges: s.claims.moves.Load(),
-		DHCPSent:            s.dhcp.sent.Load(), DHCPRefused: s.dhcp.refused.Load(),
+		NeighbourMoves:      s.neighbours.moves.Load(), NeighbourDrops: s.neighbours.drops.Load(),
+		NeighbourOverflows: s.neighbours.floods.Load(),
+		DHCPSent:           s.dhcp.sent.Load(), DHCPRefused: s.dhcp.refused.Load(),
 
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),

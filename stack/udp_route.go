@@ -142,8 +142,7 @@ func (s *Stack) findRoute(key routeKey) (*gstack.Route, tcpip.Error) {
 // the link directly. One per templateLifetime goes through netstack, which keeps the neighbour
 // entry alive.
 
-// templateLifetime is how long a template is used before a datagram goes through netstack again. A
-// neighbour's new link address takes effect that much later.
+// templateLifetime is how long a template is used before a datagram goes through netstack again.
 const templateLifetime = 100 * time.Millisecond
 
 // maxHeaders is the longest headers: Ethernet, IPv6, UDP.
@@ -158,6 +157,7 @@ type headerTemplate struct {
 	v6    bool      // it is an IPv6 header
 	limit int       // most bytes of a datagram, its header included
 	mtus  uint64    // the version of pathMTUs that limit is of
+	moves uint64    // changes of neighbours' hardware addresses before it was built
 	built time.Time // it is used for templateLifetime
 }
 
@@ -165,8 +165,10 @@ type headerTemplate struct {
 // neighbour is not resolved, the route does not leave through the link, or what takes it may be
 // fragmented on the way and so needs an identification.
 func (c *UDPConn) buildTemplate(r *gstack.Route) (h *headerTemplate) {
+	moves := c.stack.neighbours.moves.Load()
 	version, room := c.stack.mtus.version.Load(), c.datagramRoom(r)
 	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || c.mayBeFragmented(r, room) ||
+		!c.stack.neighbours.ready(r) ||
 		r.ResolvedFields(nil) != nil {
 		return nil
 	}
@@ -183,7 +185,7 @@ func (c *UDPConn) buildTemplate(r *gstack.Route) (h *headerTemplate) {
 	default:
 	}
 	if h != nil {
-		h.limit, h.mtus = room.limit, version
+		h.limit, h.mtus, h.moves = room.limit, version, moves
 	}
 	return h
 }
@@ -263,16 +265,20 @@ func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
 // moment is what a template's age is told by.
 type moment struct {
 	time.Time
-	mtus uint64 // version of pathMTUs
+	mtus  uint64 // version of pathMTUs
+	moves uint64 // of neighbours to other hardware addresses
 }
 
-func (s *Stack) moment() moment { return moment{s.clock.Now(), s.mtus.version.Load()} }
+func (s *Stack) moment() moment {
+	return moment{s.clock.Now(), s.mtus.version.Load(), s.neighbours.moves.Load()}
+}
 
 // freshTemplate is the template for a datagram of n bytes, its header included, or nil if the
 // datagram has to go through netstack.
 func (p *path) freshTemplate(n int, now moment) *headerTemplate {
 	h := p.template.Load()
-	if h == nil || n > h.limit || h.mtus != now.mtus || now.Sub(h.built) > templateLifetime {
+	if h == nil || n > h.limit || h.mtus != now.mtus || h.moves != now.moves ||
+		now.Sub(h.built) > templateLifetime {
 		return nil
 	}
 	return h

@@ -57,6 +57,11 @@ func (st *station) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, pkt *gsta
 	view := pkt.ToView()
 	f := bytes.Clone(view.AsSlice())
 	view.Release()
+	st.take(f)
+}
+
+// take notes a frame, which becomes the station's.
+func (st *station) take(f []byte) {
 	st.mu.Lock()
 	st.frames = append(st.frames, f)
 	answer := st.answer

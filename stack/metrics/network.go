@@ -18,6 +18,11 @@ func (p *page) network(st *stack.Stack) {
 		s.HardwareAddrConflicts)
 	count("hardware_address_changes_total", "Changes of the netdev's MAC that were followed.",
 		s.HardwareAddrChanges)
+	count("neighbour_moves_total", "Changes of a neighbour's hardware address.", s.NeighbourMoves)
+	p.family(counter, "neighbour_queue_drops_total",
+		"Packets dropped that waited for a neighbour's hardware address.",
+		of(s.NeighbourDrops, "reason", "one_neighbour"),
+		of(s.NeighbourOverflows, "reason", "all_neighbours"))
 	count("dhcp_refused_total", "Answers of DHCP servers that are no lease.", s.DHCPRefused)
 
 	count("tcp_accepted_total", "Handshakes completed by listeners.", s.TCPAccepted)

@@ -1,0 +1,475 @@
+package stack
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+)
+
+const (
+	// maxUnresolvedBytes is what waits for one neighbour's hardware address, in bytes of memory:
+	// Linux's default of net.ipv4.neigh.default.unres_qlen_bytes.
+	maxUnresolvedBytes = 212992
+	// maxUnresolvedTotal bounds what waits for all neighbours, in bytes of memory.
+	maxUnresolvedTotal = 16 << 20
+	// maxResolving is for how many neighbours netstack is asked at a time. Its table has 512
+	// entries, and the oldest makes room for a newcomer even if it is being resolved.
+	maxResolving = 448
+	// maxResolveAttempts is how often a neighbour is asked for whose entry has been evicted.
+	maxResolveAttempts = 3
+	// arpLockTime is for how long after a change an entry is kept if other answers differ: Linux's
+	// default of net.ipv4.neigh.default.locktime, 100 of its 100 ticks per second.
+	arpLockTime = time.Second
+	// usableSlots is the size of the table of neighbours with a hardware address, a power of two.
+	usableSlots = 1024
+)
+
+// neighbours extends netstack's neighbour table in two respects. It holds packets for neighbours
+// that are being resolved, per neighbour and bounded in bytes, where netstack has room for 64
+// neighbours and fails what the oldest of them waits for. And it applies Linux's rules for who may
+// change an entry (net/ipv4/arp.c arp_process, net/core/neighbour.c __neigh_update), by which an
+// address that moves to another host is found there at once.
+//
+// It is a gstack.NUDDispatcher, called with netstack's locks held: known is taken there and is the
+// innermost lock. Any goroutine may use it.
+type neighbours struct {
+	clock clock.Clock
+	log   *slog.Logger
+	name  string
+	net   *gstack.Stack // written before the link is in use
+
+	// usable has the neighbours that packets may go to without a look at queues: a slot has one of
+	// those whose addresses hash to it.
+	usable [usableSlots]atomic.Pointer[tcpip.Address]
+	moves  atomic.Uint64 // changes of hardware addresses
+	drops  atomic.Uint64 // packets that newer ones for the same neighbour replaced
+	floods atomic.Uint64 // packets beyond maxUnresolvedTotal
+
+	known   sync.Mutex
+	entries map[tcpip.Address]neighbourEntry // those of netstack's table; guarded by known
+
+	queued atomic.Int64 // len(queues)
+
+	mu        sync.Mutex
+	queues    map[tcpip.Address]*heldPackets // guarded by mu, as is what follows
+	waiting   []tcpip.Address                // of queues, those that netstack is not yet asked for
+	resolving int
+	bytes     int // of all queues
+	closed    bool
+	logLimit  rateLimit
+}
+
+// neighbourEntry is what netstack's table has of a neighbour.
+type neighbourEntry struct {
+	mac     tcpip.LinkAddress
+	state   gstack.NeighborState
+	changed time.Time // when the state or the address was another one last
+}
+
+// heldPackets are the packets that wait for one neighbour, oldest first.
+type heldPackets struct {
+	packets  []*gstack.PacketBuffer
+	bytes    int
+	nic      *neighbourNIC
+	local    tcpip.Address // the source of the first, to ask from
+	attempts int
+}
+
+var _ gstack.NUDDispatcher = (*neighbours)(nil)
+
+func newNeighbours(cfg Config) *neighbours {
+	return &neighbours{clock: cfg.Clock, log: cfg.Logger, name: cfg.Name,
+		entries: map[tcpip.Address]neighbourEntry{}, queues: map[tcpip.Address]*heldPackets{},
+		logLimit: rateLimit{burst: 1, period: time.Minute}}
+}
+
+// OnNeighborAdded implements gstack.NUDDispatcher.
+func (n *neighbours) OnNeighborAdded(nic tcpip.NICID, e gstack.NeighborEntry) { n.note(nic, e) }
+
+// OnNeighborChanged implements gstack.NUDDispatcher.
+func (n *neighbours) OnNeighborChanged(nic tcpip.NICID, e gstack.NeighborEntry) { n.note(nic, e) }
+
+// OnNeighborRemoved implements gstack.NUDDispatcher.
+func (n *neighbours) OnNeighborRemoved(nic tcpip.NICID, e gstack.NeighborEntry) {
+	if nic != nicID {
+		return
+	}
+	n.known.Lock()
+	defer n.known.Unlock()
+	delete(n.entries, e.Addr)
+	n.unpublish(e.Addr)
+}
+
+// note takes over an entry of netstack's table as it is now.
+func (n *neighbours) note(nic tcpip.NICID, e gstack.NeighborEntry) {
+	if nic != nicID {
+		return
+	}
+	n.known.Lock()
+	defer n.known.Unlock()
+	if old := n.entries[e.Addr]; len(old.mac) > 0 && old.mac != e.LinkAddr {
+		n.moves.Add(1)
+	}
+	n.entries[e.Addr] = neighbourEntry{e.LinkAddr, e.State, n.clock.Now()}
+	if !hasLinkAddress(e.State) {
+		n.unpublish(e.Addr)
+	}
+}
+
+// noteMove takes over a change that netstack does not report: that of a reachable neighbour's
+// hardware address by an answer to a question.
+func (n *neighbours) noteMove(a tcpip.Address, mac tcpip.LinkAddress) {
+	n.known.Lock()
+	defer n.known.Unlock()
+	if e := n.entries[a]; e.state == gstack.Reachable && e.mac != mac {
+		n.moves.Add(1)
+		n.entries[a] = neighbourEntry{mac, e.state, n.clock.Now()}
+	}
+}
+
+// entry returns what netstack's table has of a.
+func (n *neighbours) entry(a tcpip.Address) (e neighbourEntry, ok bool) {
+	n.known.Lock()
+	defer n.known.Unlock()
+	e, ok = n.entries[a]
+	return e, ok
+}
+
+// hasLinkAddress says whether packets go to a neighbour in that state.
+func hasLinkAddress(s gstack.NeighborState) bool {
+	switch s {
+	case gstack.Reachable, gstack.Stale, gstack.Delay, gstack.Probe, gstack.Static:
+		return true
+	}
+	return false
+}
+
+// slot is where a may be in usable.
+func (n *neighbours) slot(a tcpip.Address) *atomic.Pointer[tcpip.Address] {
+	var low uint32
+	if a.Len() == header.IPv4AddressSize {
+		b := a.As4()
+		low = uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	} else {
+		b := a.As16()
+		low = uint32(b[12])<<24 | uint32(b[13])<<16 | uint32(b[14])<<8 | uint32(b[15])
+	}
+	return &n.usable[low*0x9e3779b1>>22&(usableSlots-1)]
+}
+
+// unpublish ends the short way of packets to a. known is held.
+func (n *neighbours) unpublish(a tcpip.Address) {
+	if s := n.slot(a); s.Load() != nil && *s.Load() == a {
+		s.Store(nil)
+	}
+}
+
+// neighbourNIC is netstack's interface as its protocols see it, with a queue for each neighbour
+// that is being resolved and with Linux's rules for changes of entries.
+type neighbourNIC struct {
+	gstack.NetworkInterface
+	table    *neighbours
+	protocol tcpip.NetworkProtocolNumber
+	failed   func(*gstack.PacketBuffer) // reports a packet whose neighbour does not answer
+}
+
+// nextHop is the neighbour that packets of r go to.
+func nextHop(r *gstack.Route) tcpip.Address {
+	if hop := r.NextHop(); hop.Len() != 0 {
+		return hop
+	}
+	return r.RemoteAddress()
+}
+
+// ready says whether packets of r can go straight to the link: their neighbour's hardware address
+// is known, and none is held that they would overtake.
+func (n *neighbours) ready(r *gstack.Route) bool {
+	if !r.IsResolutionRequired() {
+		return true
+	}
+	hop := nextHop(r)
+	if n.queued.Load() > 0 {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.queues[hop] != nil {
+			return false
+		}
+	}
+	return n.publish(hop)
+}
+
+// WritePacket implements gstack.NetworkInterface.
+func (i *neighbourNIC) WritePacket(r *gstack.Route, pkt *gstack.PacketBuffer) tcpip.Error {
+	hop := nextHop(r)
+	n := i.table
+	if n.queued.Load() == 0 {
+		if usable := n.slot(hop).Load(); usable != nil && *usable == hop {
+			return i.NetworkInterface.WritePacket(r, pkt)
+		}
+	}
+	if !r.IsResolutionRequired() {
+		return i.NetworkInterface.WritePacket(r, pkt)
+	}
+	held, err := n.hold(i, hop, r.LocalAddress(), pkt)
+	if held || err != nil {
+		return err
+	}
+	return i.NetworkInterface.WritePacket(r, pkt)
+}
+
+// hold keeps a copy of pkt if the hardware address of its next hop is not known yet.
+func (n *neighbours) hold(i *neighbourNIC, hop, local tcpip.Address,
+	pkt *gstack.PacketBuffer) (held bool, err tcpip.Error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	q := n.queues[hop]
+	if q == nil && n.publish(hop) {
+		return false, nil
+	}
+	size := pkt.MemSize()
+	switch {
+	case n.closed:
+		return false, &tcpip.ErrNetworkUnreachable{}
+	case n.bytes+size > maxUnresolvedTotal:
+		n.floods.Add(1)
+		n.warn("packets are dropped: too many neighbours are asked for that do not answer")
+		return false, &tcpip.ErrNoBufferSpace{}
+	case q == nil:
+		q = &heldPackets{nic: i, local: local}
+		n.queues[hop] = q
+		n.queued.Add(1)
+		n.waiting = append(n.waiting, hop)
+		n.resolveNext()
+	}
+	for len(q.packets) > 0 && q.bytes+size > maxUnresolvedBytes {
+		n.dropOldest(q)
+	}
+	q.packets = append(q.packets, pkt.Clone())
+	q.bytes += size
+	n.bytes += size
+	return true, nil
+}
+
+// publish lets packets to a neighbour pass if its hardware address is known, and says whether it
+// is.
+func (n *neighbours) publish(hop tcpip.Address) bool {
+	n.known.Lock()
+	defer n.known.Unlock()
+	if !hasLinkAddress(n.entries[hop].state) {
+		return false
+	}
+	n.slot(hop).Store(&hop)
+	return true
+}
+
+// dropOldest makes room for a newer packet to the same neighbour. mu is held.
+func (n *neighbours) dropOldest(q *heldPackets) {
+	size := q.packets[0].MemSize()
+	q.packets[0].DecRef()
+	q.packets[0] = nil
+	q.packets = q.packets[1:]
+	q.bytes -= size
+	n.bytes -= size
+	n.drops.Add(1)
+	n.warn("packets are dropped: more wait for one neighbour's hardware address than it may")
+}
+
+// warn logs a line, one per minute at most. mu is held.
+func (n *neighbours) warn(what string) {
+	if ok, missed := n.logLimit.allows(n.clock.Now()); ok {
+		n.log.Warn(what, "interface", n.name, "neighbours", len(n.queues), "bytes", n.bytes,
+			"more", missed)
+	}
+}
+
+// resolveNext asks netstack for as many of the neighbours that wait as it may. It asks on another
+// goroutine, for the caller may hold locks of netstack. mu is held.
+func (n *neighbours) resolveNext() {
+	for n.resolving < maxResolving && len(n.waiting) > 0 {
+		hop := n.waiting[0]
+		n.waiting = n.waiting[1:]
+		n.resolving++
+		q := n.queues[hop]
+		n.clock.AfterFunc(0, func() { n.resolve(hop, q.nic, q.local) })
+	}
+}
+
+// resolve asks netstack for a neighbour's hardware address.
+func (n *neighbours) resolve(hop tcpip.Address, i *neighbourNIC, local tcpip.Address) {
+	if !i.CheckLocalAddress(i.protocol, local) {
+		local = tcpip.Address{}
+	}
+	err := n.net.GetLinkAddress(nicID, hop, local, i.protocol,
+		func(r gstack.LinkResolutionResult) { // with netstack's locks held
+			n.clock.AfterFunc(0, func() { n.resolved(hop, r.LinkAddress, r.Err) })
+		})
+	switch err.(type) {
+	case nil, *tcpip.ErrWouldBlock:
+	default:
+		n.resolved(hop, "", err)
+	}
+}
+
+// resolved sends what waits for a neighbour, or reports that it cannot be sent.
+func (n *neighbours) resolved(hop tcpip.Address, mac tcpip.LinkAddress, err tcpip.Error) {
+	for {
+		q, packets := n.takeHeld(hop, err)
+		for _, pkt := range packets {
+			if err == nil {
+				_ = q.nic.WritePacketToRemote(mac, pkt)
+			} else {
+				n.net.Stats().IP.OutgoingPacketErrors.Increment()
+				q.nic.failed(pkt)
+			}
+			pkt.DecRef()
+		}
+		if err != nil || len(packets) == 0 {
+			return
+		}
+	}
+}
+
+// takeHeld removes the packets of a neighbour from its queue, and the queue once it is empty, so
+// that nothing overtakes what was held. After a failure the queue ends at once: what comes next
+// asks again. An entry that was evicted is asked for again, and there are no packets then.
+func (n *neighbours) takeHeld(hop tcpip.Address,
+	err tcpip.Error) (*heldPackets, []*gstack.PacketBuffer) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	q := n.queues[hop]
+	if q == nil { // closed
+		return nil, nil
+	}
+	if _, evicted := err.(*tcpip.ErrAborted); evicted && q.attempts < maxResolveAttempts {
+		q.attempts++
+		n.resolving--
+		n.waiting = append(n.waiting, hop)
+		n.resolveNext()
+		return q, nil
+	}
+	packets := q.packets
+	n.bytes -= q.bytes
+	q.packets, q.bytes = nil, 0
+	if err != nil || len(packets) == 0 {
+		delete(n.queues, hop)
+		n.queued.Add(-1)
+		n.resolving--
+		n.resolveNext()
+	}
+	return q, packets
+}
+
+// close drops all that is held.
+func (n *neighbours) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	for hop, q := range n.queues {
+		for _, pkt := range q.packets {
+			pkt.DecRef()
+		}
+		delete(n.queues, hop)
+		n.queued.Add(-1)
+	}
+	n.waiting, n.bytes = nil, 0
+}
+
+// HandleNeighborProbe implements gstack.NetworkInterface: a host asks for an address of ours and
+// says which its own is. Of IPv4, it is called by [neighbours.heardARP] in netstack's place.
+func (i *neighbourNIC) HandleNeighborProbe(p tcpip.NetworkProtocolNumber, a tcpip.Address,
+	mac tcpip.LinkAddress) tcpip.Error {
+	if p == ipv4Protocol || !i.isNeighbour(p, a) {
+		return nil
+	}
+	return i.NetworkInterface.HandleNeighborProbe(p, a, mac)
+}
+
+// HandleNeighborConfirmation implements gstack.NetworkInterface: a host says which its address is,
+// likewise.
+func (i *neighbourNIC) HandleNeighborConfirmation(p tcpip.NetworkProtocolNumber, a tcpip.Address,
+	mac tcpip.LinkAddress, flags gstack.ReachabilityConfirmationFlags) tcpip.Error {
+	if p == ipv4Protocol || !i.isNeighbour(p, a) {
+		return nil
+	}
+	return i.confirm(p, a, mac, flags)
+}
+
+// confirm has netstack change an entry, if there is one.
+func (i *neighbourNIC) confirm(p tcpip.NetworkProtocolNumber, a tcpip.Address,
+	mac tcpip.LinkAddress, flags gstack.ReachabilityConfirmationFlags) tcpip.Error {
+	err := i.NetworkInterface.HandleNeighborConfirmation(p, a, mac, flags)
+	if err == nil && flags.Override && flags.Solicited && len(mac) > 0 {
+		i.table.noteMove(a, mac)
+	}
+	return err
+}
+
+// isNeighbour says whether a can be the address of another host on the link. No entry is made for
+// any other: for addresses of our own, the sender 0.0.0.0 of probes (RFC 5227 section 1.1), groups.
+func (i *neighbourNIC) isNeighbour(p tcpip.NetworkProtocolNumber, a tcpip.Address) bool {
+	switch {
+	case i.CheckLocalAddress(p, a), a.Unspecified():
+		return false
+	case p == ipv4Protocol:
+		return !header.IsV4MulticastAddress(a) && !header.IsV4LoopbackAddress(a) &&
+			!i.isBroadcast(a)
+	}
+	return !header.IsV6MulticastAddress(a) && !header.IsV6LoopbackAddress(a)
+}
+
+// isBroadcast says whether the IPv4 address a stands for all hosts.
+func (i *neighbourNIC) isBroadcast(a tcpip.Address) bool {
+	return a == header.IPv4Broadcast || i.table.net.IsSubnetBroadcast(nicID, ipv4Protocol, a)
+}
+
+// heardARP updates the table by a valid ARP packet as arp_process of Linux's net/ipv4/arp.c does.
+// toUs says that its frame was for our hardware address alone.
+func (i *neighbourNIC) heardARP(h header.ARP, toUs bool) {
+	mac := tcpip.LinkAddress(h.HardwareAddressSender())
+	sender := tcpip.AddrFrom4Slice(h.ProtocolAddressSender())
+	target := tcpip.AddrFrom4Slice(h.ProtocolAddressTarget())
+	reply := h.Op() == header.ARPReply
+	switch {
+	case !reply && h.Op() != header.ARPRequest,
+		header.IsV4MulticastAddress(target), header.IsV4LoopbackAddress(target),
+		!i.isNeighbour(ipv4Protocol, sender):
+		return
+	case !reply && !i.isBroadcast(target) && i.CheckLocalAddress(ipv4Protocol, target):
+		_ = i.NetworkInterface.HandleNeighborProbe(ipv4Protocol, sender, mac)
+		return
+	}
+	e, ok := i.table.entry(sender)
+	if !ok {
+		return
+	}
+	// An announcement names its sender twice, in a reply its hardware address as well.
+	gratuitous := sender == target &&
+		(!reply || mac == tcpip.LinkAddress(h.HardwareAddressTarget()))
+	override := gratuitous || i.table.clock.Since(e.changed) > arpLockTime
+	reachable := reply && toUs
+	switch {
+	case e.state == gstack.Unreachable:
+		_ = i.NetworkInterface.HandleNeighborProbe(ipv4Protocol, sender, mac)
+	case hasLinkAddress(e.state) && (e.mac != mac && !override || e.mac == mac && !reachable):
+		return
+	}
+	_ = i.confirm(ipv4Protocol, sender, mac,
+		gstack.ReachabilityConfirmationFlags{Solicited: reachable, Override: override})
+}
+
+// toOneHost says whether a packet's frame was addressed to one host. A link that does not show its
+// frames tells netstack.
+func toOneHost(pkt *gstack.PacketBuffer) bool {
+	if link := pkt.LinkHeader().Slice(); len(link) >= header.EthernetMinimumSize {
+		to := header.Ethernet(link).DestinationAddress()
+		return header.IsValidUnicastEthernetAddress(to)
+	}
+	return pkt.PktType == tcpip.PacketHost
+}
