@@ -1,12 +1,6 @@
 package httpd
 
-import (
-	"math"
-	"os"
-	"runtime/debug"
-	"strconv"
-	"strings"
-)
+import "github.com/rdma-netstack/rdma-netstack/internal/memlimit"
 
 // Limits of Config.MaxConns when it is not set.
 const (
@@ -16,18 +10,7 @@ const (
 )
 
 // connsForMemory returns the number of connections that fit into half of the memory this process
-// may use. It asks the kernel rather than /proc/meminfo, which a sandboxed service need not see.
+// may use.
 func connsForMemory() int {
-	cgroup, _ := os.ReadFile("/sys/fs/cgroup/memory.max")
-	memory := min(machineMemory(), bytesOf(string(cgroup)), debug.SetMemoryLimit(-1))
-	return int(min(max(memory/2/connMemory, fewConns), manyConns))
-}
-
-// bytesOf reads a number; anything else, such as "max", is no limit.
-func bytesOf(s string) int64 {
-	n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
-	if err != nil || n <= 0 {
-		return math.MaxInt64
-	}
-	return n
+	return int(min(max(memlimit.Available()/2/connMemory, fewConns), manyConns))
 }

@@ -72,7 +72,7 @@ func answered(t *testing.T, from *bufio.Reader) {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(resp.Body); len(got) != 3 || err != nil {
-		t.Errorf("%d bytes, %v", len(got), err)
+		t.Errorf("%d bytes, %v: %s %q", len(got), err, resp.Status, got)
 	}
 }
 

@@ -1,8 +1,8 @@
 //go:build !linux
 
-package httpd
+package memlimit
 
 import "math"
 
-// machineMemory is unknown here: no limit.
+// machineMemory returns no limit: it is unknown here.
 func machineMemory() int64 { return math.MaxInt64 }
