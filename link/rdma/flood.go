@@ -50,6 +50,7 @@ type waiting struct {
 	samples    []*buffer.View // a ring, a power of two long; nil until needed
 	head, tail uint32         // free-running: the samples from tail to head are in use
 	skip       uint32         // packets until the next sample
+	off        bool           // nothing is sampled: marks do not work; see checkBuffers
 	random     random.Source  // seeds draw; written before the worker starts
 	draw       *rand.Rand     // nil until needed
 	packets    atomic.Int64   // estimated to wait
@@ -57,6 +58,9 @@ type waiting struct {
 
 // add takes note of a packet, and returns what v holds as its buffer.
 func (q *waiting) add(v *buffer.View) buffer.Buffer {
+	if q.off {
+		return buffer.MakeWithView(v)
+	}
 	if q.skip > 0 {
 		q.skip--
 		return buffer.MakeWithView(v)

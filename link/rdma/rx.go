@@ -1,7 +1,9 @@
 package rdma
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -427,11 +429,15 @@ type chunks struct {
 	given [maxChunks]*buffer.View // a ring: the stack has others, or had
 	// of given, free-running: what was given longest ago is at tail
 	head, tail uint32
+	off        bool // there are none: see checkBuffers
 }
 
 // get returns an empty view of a chunk of 64 KiB that has no other. It stays ours; the stack is
 // given a clone. Nil: all are in use.
 func (c *chunks) get() *buffer.View {
+	if c.off {
+		return nil
+	}
 	c.collect()
 	var v *buffer.View
 	switch n := len(c.free); {
@@ -479,6 +485,82 @@ func unshared(v *buffer.View) bool {
 	}
 	b.Truncate(1)
 	return false
+}
+
+// bufferCheck says what cannot be used of the ways in which netstack's buffers share memory. The
+// functions unshared and marked rely on what package buffer does, not on what it promises: in
+// another version of gVisor they may not work. A server then goes without.
+type bufferCheck struct {
+	chunks error // nil: a worker knows when a chunk has come back, and may use it again
+	marks  error // nil: a worker knows when the stack has done with a segment that it marked
+}
+
+// checkBuffers tries unshared and marked in all states that they are used in.
+func checkBuffers(unshared func(*buffer.View) bool,
+	marked func(v, mark *buffer.View) buffer.Buffer) (c bufferCheck) {
+	if !works(func() bool { return seesShares(unshared, buffer.MaxChunkSize) }) {
+		c.chunks = errors.New("netstack's buffers do not say who shares a chunk: large payloads " +
+			"take a new one each, which costs time; use the version of gVisor in our go.mod")
+	}
+	if !works(func() bool { return seesShares(unshared, 1) && seesMarks(unshared, marked) }) {
+		c.marks = errors.New("netstack's buffers do not say when a segment is done with: what " +
+			"waits of TCP segments without payload, as in a flood, has no bound " +
+			"(Options.RxLimit); use the version of gVisor in our go.mod")
+	}
+	return c
+}
+
+// works reports whether try returns true. A panic is false.
+func works(try func() bool) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	return try()
+}
+
+// seesShares reports whether unshared tells a view that is alone from one that is not, and leaves
+// alone what the other holds.
+func seesShares(unshared func(*buffer.View) bool, size int) bool {
+	v := buffer.NewViewSize(size)
+	defer v.Release()
+	for range 2 {
+		if !unshared(v) {
+			return false
+		}
+		v.Reset()
+		v.Write([]byte{1})
+		other := v.Clone()
+		shared := !unshared(v) && !unshared(v)
+		kept := other.Size() == 1 && other.AsSlice()[0] == 1
+		other.Release()
+		if !shared || !kept {
+			return false
+		}
+	}
+	return unshared(v)
+}
+
+// seesMarks reports whether a mark is shared until a packet and its clone are released, and is not
+// seen in the packet.
+func seesMarks(unshared func(*buffer.View) bool,
+	marked func(v, mark *buffer.View) buffer.Buffer) bool {
+	const size = 3
+	mark := buffer.NewViewSize(1)
+	sample := mark.Clone()
+	defer sample.Release()
+	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
+		Payload: marked(buffer.NewViewWithData([]byte{1, 2, 3}), mark)})
+	kept := pkt.Data().Size() == size &&
+		bytes.Equal(pkt.Data().AsRange().ToSlice(), []byte{1, 2, 3})
+	clone := pkt.Clone()
+	_, consumed := clone.TransportHeader().Consume(size)
+	shared := !unshared(sample)
+	pkt.DecRef()
+	shared = shared && !unshared(sample)
+	clone.DecRef()
+	return kept && consumed && shared && unshared(sample)
 }
 
 // release lets go of all chunks.

@@ -208,3 +208,55 @@ func TestChunksRelease(t *testing.T) {
 	}
 	theirs.Release()
 }
+
+// TestBufferCheck: with the gVisor of our go.mod everything works. Where package buffer does not
+// say who shares memory, or panics, the endpoint goes without what relies on that.
+func TestBufferCheck(t *testing.T) {
+	if c := checkBuffers(unshared, marked); c.chunks != nil || c.marks != nil {
+		t.Fatalf("with the version in go.mod: %v, %v", c.chunks, c.marks)
+	}
+	always := func(*buffer.View) bool { return true }
+	never := func(*buffer.View) bool { return false }
+	fails := func(*buffer.View) bool { panic("no such state") }
+	writes := func(v *buffer.View) bool { // into what others see
+		alone := unshared(v)
+		if !alone {
+			v.Reset()
+			v.Grow(1)
+			v.AsSlice()[0] = 99
+		}
+		return alone
+	}
+	for name, broken := range map[string]func(*buffer.View) bool{
+		"always": always, "never": never, "panics": fails, "writes": writes,
+	} {
+		if c := checkBuffers(broken, marked); c.chunks == nil || c.marks == nil {
+			t.Errorf("unshared that %s: %v, %v", name, c.chunks, c.marks)
+		}
+	}
+	for name, broken := range map[string]func(v, mark *buffer.View) buffer.Buffer{
+		"drops the mark": func(v, mark *buffer.View) buffer.Buffer {
+			mark.Release()
+			return buffer.MakeWithView(v)
+		},
+		"shows the mark": func(v, mark *buffer.View) buffer.Buffer {
+			b := buffer.MakeWithView(v)
+			b.Append(mark)
+			return b
+		},
+		"panics": func(v, mark *buffer.View) buffer.Buffer { panic("no such view") },
+	} {
+		if c := checkBuffers(unshared, broken); c.chunks != nil || c.marks == nil {
+			t.Errorf("marked that %s: %v, %v", name, c.chunks, c.marks)
+		}
+	}
+	off := chunks{off: true}
+	if off.get() != nil {
+		t.Error("a chunk although it is off")
+	}
+	q := waiting{off: true}
+	b := q.add(buffer.NewViewSize(4))
+	if b.Release(); q.head != 0 || q.samples != nil {
+		t.Error("a sample although it is off")
+	}
+}

@@ -120,7 +120,7 @@ func (e *Endpoint) addCounters(n int) {
 	all := slices.Clone(e.rxCounters())
 	for len(all) < n {
 		c := new(rxCounters)
-		c.waiting.random = e.random
+		c.waiting.random, c.waiting.off = e.random, e.buffers.marks != nil
 		all = append(all, c)
 	}
 	e.rx.Store(&all)

@@ -471,7 +471,7 @@ func (i *Injector) attach() bool {
 	w := &worker{e: e, attachment: s, group: g, q: noRxQueue{}, kind: kind,
 		count: e.injectedCounters(),
 		vlan:  e.vlan, merge: newMerger(batchFrames, e.flows, e.opts.Clock)}
-	w.merge.off = e.opts.NoMerge
+	w.merge.off, w.chunks.off = e.opts.NoMerge, e.buffers.chunks != nil
 	i.w = w
 	return true
 }
@@ -497,7 +497,7 @@ func (e *Endpoint) injectedCounters() *rxCounters {
 		return c
 	}
 	c := new(rxCounters)
-	c.waiting.random = e.random
+	c.waiting.random, c.waiting.off = e.random, e.buffers.marks != nil
 	e.injected.Store(c)
 	return c
 }

@@ -170,7 +170,7 @@ func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
 	if d, ok := own.(deafPart); ok {
 		w.deaf = d.deaf()
 	}
-	w.merge.off = e.opts.NoMerge
+	w.merge.off, w.chunks.off = e.opts.NoMerge, e.buffers.chunks != nil
 	if runtime.GOMAXPROCS(0) > g.queues.NumRx()+1 { // else spinning takes the senders' time
 		w.limit = own.spins()
 	}
