@@ -22,7 +22,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-looks test-browser test-deploy release test-release test-arm64 test-services test-attacks test-suites sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-looks test-browser test-deploy release test-release test-arm64 test-services test-attacks test-suites test-newest-gvisor soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -86,6 +86,9 @@ test-services: ## real services on the stack with the clients people have; SERVI
 test-attacks: ## a server under attack, and its clients: one table. 3 minutes; LONG=1: attacks of 60 s, or DURATION=20s
 	@tests/deps.sh attacks
 	cd tests/attack && ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) -for $(or $(DURATION),$(if $(LONG),60s,5s))
+
+test-newest-gvisor: ## build and short tests against the newest gVisor there is, or GVISOR=VERSION, with a copy of go.mod: at most 15 minutes
+	@tests/newest-gvisor.sh
 
 test-suites: ## Go's own tests of net and net/http on a slice, beside the host's results; SHORT=1: those of go test -short
 	go run ./tests/suites $(if $(SHORT),-short)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/memlimit"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
@@ -410,6 +411,13 @@ type TCPOptions struct {
 	// Without RACK a path that reorders is up to five times slower.
 	DisableRACK bool
 
+	// MaxMemory bounds the bytes that all connections together hold, not read or not acknowledged
+	// (tcp_mem of Linux). From two thirds of it buffers do not grow and new connections begin with
+	// small ones; at the limit writes wait, and data for connections that do not read is dropped,
+	// for the peer to send it again. [Stack.Health] says so (reporter memory), and
+	// [Stack.MemoryStats] counts it. At least 64 KiB. Default: a quarter of the memory that the
+	// process may use, as of the machine, its cgroups and GOMEMLIMIT.
+	MaxMemory int64
 	// SendBuffer limits unacknowledged data per connection. Default 4 KiB, 1 MiB, 6 MiB.
 	SendBuffer BufferRange
 	// ReceiveBuffer limits unread data per connection; its Max decides the window scale offered.
@@ -449,6 +457,10 @@ type TCPOptions struct {
 	SYNRetries int
 	// TimeWait is how long the closing side keeps the port pair. Default 60 s.
 	TimeWait time.Duration
+	// MaxTimeWait is how many connections may be in TIME-WAIT (tcp_max_tw_buckets of Linux), of
+	// about 6 KiB each. Those that come when there are as many do not stay. Default: what takes
+	// 1/256 of the memory that the process may use, 4096 to 65536. Negative: none.
+	MaxTimeWait int
 	// FinTimeout is how long a connection closed by us waits for the peer's FIN. Default 60 s.
 	FinTimeout time.Duration
 	// OrphanTimeout is how long a closed connection keeps unsent data while the peer acknowledges
@@ -501,6 +513,11 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	o.SYNRetries = cmp.Or(o.SYNRetries, maxSYNRetries)
 	o.TimeWait = cmp.Or(o.TimeWait, 60*time.Second)
 	o.FinTimeout = cmp.Or(o.FinTimeout, 60*time.Second)
+	if o.MaxMemory == 0 || o.MaxTimeWait == 0 {
+		available := memlimit.Available()
+		o.MaxMemory = cmp.Or(o.MaxMemory, defaultMaxMemory(available))
+		o.MaxTimeWait = cmp.Or(o.MaxTimeWait, defaultMaxTimeWait(available))
+	}
 	o.OrphanTimeout = cmp.Or(o.OrphanTimeout, 100*time.Second)
 	return o
 }
@@ -533,6 +550,10 @@ func (o TCPOptions) validate() error {
 	if o.Backlog < 0 {
 		return fmt.Errorf("backlog %d is negative; use 0 for the default of %d",
 			o.Backlog, defaultBacklog)
+	}
+	if o.MaxMemory < leastMaxMemory {
+		return fmt.Errorf("TCP MaxMemory of %d bytes is too little; give at least %d, or 0 for a "+
+			"quarter of the memory", o.MaxMemory, leastMaxMemory)
 	}
 	if o.ACKDelay > maxACKDelay {
 		return fmt.Errorf("ACK delay %s is longer than TCP allows; give at most %s", o.ACKDelay,

@@ -33,6 +33,7 @@ type Health struct {
 	//	link    the port's link
 	//	device  whether it is there and works; see Config.MaxOutage and Config.GracePeriod
 	//	stack   whether connections can be: not after MaxOutage, nor when the stack has ended
+	//	memory  whether connections are below TCPOptions.MaxMemory and MaxTimeWait
 	Reporter string
 	State    HealthState
 	// Error is how often the part went into error, Recover how often out of it.
@@ -58,6 +59,7 @@ const (
 	reportLink
 	reportDevice
 	reportStack
+	reportMemory
 	reporters
 )
 
@@ -76,7 +78,7 @@ type health struct {
 
 func (h *health) init(c clock.Clock, changed func(Health)) {
 	h.clock, h.changed = c, changed
-	for i, name := range [reporters]string{"tx", "rx", "link", "device", "stack"} {
+	for i, name := range [reporters]string{"tx", "rx", "link", "device", "stack", "memory"} {
 		h.all[i] = Health{Reporter: name, State: Healthy, Since: c.Now()}
 	}
 }
@@ -181,7 +183,7 @@ func (h *health) sampleOne(d *dv.Device) {
 	}
 }
 
-// Health is what the reporters say: tx, rx, link, device and stack, in this order.
+// Health returns what the reporters say: tx, rx, link, device, stack and memory, in this order.
 func (s *Stack) Health() []Health {
 	s.health.sample(s.Devices())
 	ended, held := s.done() != nil, s.LinkStatus().Held
@@ -232,6 +234,9 @@ func (s *Stack) RecoverReporter(reporter string) error {
 		return fmt.Errorf("the stack has ended: %w; start the server again", ErrNoRecovery)
 	case i == reportTx || i == reportRx:
 		return fmt.Errorf("queues recover by themselves, at once: %w", ErrNoRecovery)
+	case i == reportMemory:
+		return fmt.Errorf("memory is free again when connections are read or closed: %w",
+			ErrNoRecovery)
 	case state == Healthy:
 		return fmt.Errorf("reporter %s is healthy: %w", reporter, ErrNoRecovery)
 	case !away:
@@ -319,14 +324,14 @@ func (s *Stack) KeptDumps(reporter string) ([]dv.Dump, error) {
 }
 
 // Dump copies what the rings hold now: of reporter tx or rx those of these queues, of reporter
-// device all. The error is [ErrNoDump] where there are none: for the reporters link and stack, on
-// packet sockets, and while the device is away. ctx bounds the wait for the receive workers.
+// device all. The error is [ErrNoDump] where there are none: for the other reporters, on packet
+// sockets, and while the device is away. ctx bounds the wait for the receive workers.
 func (s *Stack) Dump(ctx context.Context, reporter string) ([]dv.Dump, error) {
 	i, err := s.health.reporterOf(reporter)
 	switch {
 	case err != nil:
 		return nil, err
-	case i == reportLink || i == reportStack:
+	case i == reportLink || i == reportStack || i == reportMemory:
 		return nil, fmt.Errorf("reporter %s has no rings; health shows all there is: %w",
 			reporter, ErrNoDump)
 	}

@@ -67,7 +67,7 @@ func TestHealth(t *testing.T) {
 		}
 		names = append(names, h.Reporter)
 	}
-	if len(names) != 5 || names[0] != "tx" || names[4] != "stack" {
+	if len(names) != 6 || names[0] != "tx" || names[4] != "stack" || names[5] != "memory" {
 		t.Errorf("%q", names)
 	}
 	j.nic.SetLink(false)

@@ -70,7 +70,7 @@ func (c *UDPConn) PathMTU() (int, error) {
 		return 0, c.setError(syscallError("getsockopt", terr))
 	}
 	defer r.Release()
-	return c.stack.mtus.payload(r).limit + ipHeaderLen(r), nil
+	return c.stack.icmp.mtus.payload(r).limit + ipHeaderLen(r), nil
 }
 
 // ipHeaderLen is the length of the IP header of what takes a route.
@@ -199,7 +199,7 @@ func (c *UDPConn) datagramRoom(r *gstack.Route) room {
 	if PathMTUDiscovery(c.discovery.Load()) == PathMTUProbe {
 		return room{int(r.MTU()), nil}
 	}
-	return c.stack.mtus.payload(r)
+	return c.stack.icmp.mtus.payload(r)
 }
 
 // mayBeFragmented reports whether what fits a path is sent without "don't fragment". IPv6 has no

@@ -2,10 +2,12 @@ package stack
 
 import (
 	"cmp"
+	"log/slog"
 	"net/netip"
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -136,9 +138,9 @@ func (o *openConns) socket(ep tcpip.Endpoint) *UDPConn {
 // are listed as well that the kernel has accepted for us, see Socket.Kernel; what it has dialled
 // for us is not.
 func (s *Stack) Sockets() []Socket {
-	r := socketReader{stack: s, fields: newTCPFields()}
+	r := socketReader{stack: s, fields: s.fields}
 	all := r.read()
-	waiting(all)
+	countWaiting(all)
 	all = r.sorted(all)
 	for i := range all {
 		if word, is := notAccepted[all[i].State]; is {
@@ -234,19 +236,30 @@ var notAccepted = map[string]string{
 	"CLOSE-WAIT, not accepted": "CLOSE-WAIT", // the peer has closed
 }
 
-// waiting counts the connections that wait for Accept, for each listener.
-func waiting(all []Socket) {
+// countWaiting counts the connections that wait for Accept, of each listener. A connection is that
+// of the listener of its own address, or else of that of any address.
+func countWaiting(all []Socket) {
+	listeners := map[netip.AddrPort][]*Socket{}
 	for i := range all {
-		l := &all[i]
-		if l.State != "LISTEN" {
+		if l := &all[i]; l.State == "LISTEN" {
+			listeners[l.Local] = append(listeners[l.Local], l)
+		}
+	}
+	for i := range all {
+		c := &all[i]
+		if _, is := notAccepted[c.State]; !is {
 			continue
 		}
-		for i := range all {
-			c := &all[i]
-			if _, is := notAccepted[c.State]; is && c.Local.Port() == l.Local.Port() &&
-				(l.Local.Addr().IsUnspecified() || l.Local.Addr() == c.Local.Addr()) {
-				l.RecvQ++
-			}
+		port := c.Local.Port()
+		own := listeners[c.Local]
+		if len(own) == 0 && c.Local.Addr().Is4() {
+			own = listeners[netip.AddrPortFrom(netip.IPv4Unspecified(), port)]
+		}
+		if len(own) == 0 {
+			own = listeners[netip.AddrPortFrom(netip.IPv6Unspecified(), port)]
+		}
+		for _, l := range own {
+			l.RecvQ++
 		}
 	}
 }
@@ -327,10 +340,8 @@ func endOf(info *gstack.TransportEndpointInfo, a tcpip.Address, port uint16) net
 func (s *Stack) backlogOf(ep *tcp.Endpoint) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for l := range s.listeners {
-		if l.ep == ep {
-			return l.backlog
-		}
+	if l := s.listeners.byEndpoint[ep]; l != nil {
+		return l.backlog
 	}
 	return 0
 }
@@ -348,44 +359,105 @@ func (r *socketReader) options(ep *tcp.Endpoint, i *TCPInfo) {
 	i.Retrans = st.SendErrors.Retransmits.Value()
 }
 
-// readSender calls read with netstack's sender of a connection (tcp.sender) and its send queue
-// (tcp.sndQueueInfo) while their lock is held; not for an endpoint that has no sender yet. Fields
-// are read by name: their lock is exported, they are not.
-func readSender(ep *tcp.Endpoint, read func(snd, queue reflect.Value)) {
-	ep.LockUser()
-	defer ep.UnlockUser()
-	v := reflect.ValueOf(ep).Elem()
-	if snd := v.FieldByName("snd"); !snd.IsNil() {
-		read(snd.Elem(), v.FieldByName("sndQueueInfo"))
-	}
-}
-
 // tcpFields are the places of netstack's fields that it has no option for. To look for one by its
-// name takes a hundred times as long as to read it.
+// name takes a hundred times as long as to read it. Another version of gVisor than that of our
+// go.mod may have named one differently: it then reads as 0.
 type tcpFields struct {
-	timestamps, sack, snd, rcv, queue []int // of tcp.Endpoint
-	sndWscale, mss, outstanding       []int // of tcp.sender
-	rcvWscale                         []int // of tcp.receiver
-	used                              []int // of tcp.sndQueueInfo
+	timestamps, sack, snd, rcv, queue fieldPlace // of tcp.Endpoint
+	sndWscale, mss, outstanding       fieldPlace // of tcp.sender
+	finSent, sndUna, sndNxt           fieldPlace // of tcp.sender
+	rcvWscale                         fieldPlace // of tcp.receiver
+	used                              fieldPlace // of tcp.sndQueueInfo
+
+	missing []string // type and name of those that are not there
 }
 
-func newTCPFields() (f tcpFields) {
-	ep := reflect.TypeFor[tcp.Endpoint]()
-	place := func(of reflect.Type, name string) []int {
-		field, ok := of.FieldByName(name)
-		if !ok {
-			panic("netstack's " + of.Name() + " has no " + name)
+// findTCPFields looks for the fields of ep, which is the type of a tcp.Endpoint.
+func findTCPFields(ep reflect.Type) (f tcpFields) {
+	place := func(of reflect.Type, name string, kinds ...reflect.Kind) (at fieldPlace) {
+		if of != nil && of.Kind() == reflect.Struct {
+			if field, ok := of.FieldByName(name); ok && slices.Contains(kinds, field.Type.Kind()) {
+				return fieldPlace{field.Index, field.Type}
+			}
+			name = of.Name() + "." + name
 		}
-		return field.Index
+		f.missing = append(f.missing, name)
+		return at
 	}
-	f.timestamps, f.sack = place(ep, "SendTSOk"), place(ep, "SACKPermitted")
-	f.snd, f.rcv, f.queue = place(ep, "snd"), place(ep, "rcv"), place(ep, "sndQueueInfo")
-	snd := ep.FieldByIndex(f.snd).Type.Elem()
-	f.sndWscale, f.mss = place(snd, "SndWndScale"), place(snd, "MaxPayloadSize")
-	f.outstanding = place(snd, "Outstanding")
-	f.rcvWscale = place(ep.FieldByIndex(f.rcv).Type.Elem(), "RcvWndScale")
-	f.used = place(ep.FieldByIndex(f.queue).Type, "SndBufUsed")
+	number := []reflect.Kind{reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64}
+	f.timestamps = place(ep, "SendTSOk", reflect.Bool)
+	f.sack = place(ep, "SACKPermitted", reflect.Bool)
+	f.snd = place(ep, "snd", reflect.Pointer)
+	f.rcv = place(ep, "rcv", reflect.Pointer)
+	f.queue = place(ep, "sndQueueInfo", reflect.Struct)
+	snd := f.snd.pointsTo()
+	f.sndWscale = place(snd, "SndWndScale", number...)
+	f.mss = place(snd, "MaxPayloadSize", number...)
+	f.outstanding = place(snd, "Outstanding", number...)
+	f.finSent = place(snd, "finSent", reflect.Bool)
+	f.sndUna, f.sndNxt = place(snd, "SndUna", number...), place(snd, "SndNxt", number...)
+	f.rcvWscale = place(f.rcv.pointsTo(), "RcvWndScale", number...)
+	f.used = place(f.queue.kind, "SndBufUsed", number...)
 	return f
+}
+
+// report logs what is missing, in one line.
+func (f *tcpFields) report(log *slog.Logger) {
+	if len(f.missing) > 0 {
+		log.Warn("this version of gVisor lacks fields of TCP connections: ss shows 0 for them, "+
+			"and a closed connection may wait for its peer's FIN longer; use the version in the "+
+			"go.mod of rdma-netstack", "fields", strings.Join(f.missing, " "))
+	}
+}
+
+// fieldPlace is where a struct has a field. The zero value is nowhere: it reads as 0.
+type fieldPlace struct {
+	index []int
+	kind  reflect.Type
+}
+
+// pointsTo returns the type that the field points to; nil: there is no such field.
+func (p fieldPlace) pointsTo() reflect.Type {
+	if p.kind == nil {
+		return nil
+	}
+	return p.kind.Elem()
+}
+
+// in returns the field of v, a struct; the zero Value where there is none.
+func (p fieldPlace) in(v reflect.Value) reflect.Value {
+	if p.index == nil || !v.IsValid() {
+		return reflect.Value{}
+	}
+	field, err := v.FieldByIndexErr(p.index)
+	if err != nil {
+		return reflect.Value{}
+	}
+	return field
+}
+
+// target returns what the field of v points to; the zero Value where it is nil.
+func (p fieldPlace) target(v reflect.Value) reflect.Value {
+	if v = p.in(v); !v.IsValid() {
+		return v
+	}
+	return v.Elem()
+}
+
+func (p fieldPlace) bool(v reflect.Value) bool {
+	v = p.in(v)
+	return v.IsValid() && v.Bool()
+}
+
+func (p fieldPlace) int(v reflect.Value) int {
+	switch v = p.in(v); {
+	case !v.IsValid():
+		return 0
+	case v.CanUint():
+		return int(v.Uint())
+	}
+	return int(v.Int())
 }
 
 // read sets the ends of a socket, and of i the segment size, the number of segments in flight and
@@ -395,20 +467,25 @@ func (f *tcpFields) read(ep *tcp.Endpoint, so *Socket, i *TCPInfo) (unacked int)
 	defer ep.UnlockUser()
 	setEnds(so, &ep.TransportEndpointInfo)
 	v := reflect.ValueOf(ep).Elem()
-	snd := v.FieldByIndex(f.snd)
-	if snd.IsNil() {
+	snd := f.snd.target(v)
+	if !snd.IsValid() {
 		return 0
 	}
-	snd = snd.Elem()
-	i.Timestamps = v.FieldByIndex(f.timestamps).Bool()
-	i.SACK = v.FieldByIndex(f.sack).Bool()
-	i.SndWscale = int(snd.FieldByIndex(f.sndWscale).Uint())
-	if rcv := v.FieldByIndex(f.rcv); !rcv.IsNil() {
-		i.RcvWscale = int(rcv.Elem().FieldByIndex(f.rcvWscale).Uint())
-	}
-	i.MSS = int(snd.FieldByIndex(f.mss).Int())
-	i.Unacked = max(0, int(snd.FieldByIndex(f.outstanding).Int()))
-	return max(0, int(v.FieldByIndex(f.queue).FieldByIndex(f.used).Int()))
+	i.Timestamps, i.SACK = f.timestamps.bool(v), f.sack.bool(v)
+	i.SndWscale, i.RcvWscale = f.sndWscale.int(snd), f.rcvWscale.int(f.rcv.target(v))
+	i.MSS = f.mss.int(snd)
+	i.Unacked = max(0, f.outstanding.int(snd))
+	return max(0, f.used.int(f.queue.in(v)))
+}
+
+// finAcked reports whether the peer has acknowledged a connection's FIN. False where a field that
+// tells is missing.
+func (f *tcpFields) finAcked(ep *tcp.Endpoint) bool {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	snd := f.snd.target(reflect.ValueOf(ep).Elem())
+	return f.sndUna.index != nil && f.sndNxt.index != nil && f.finSent.bool(snd) &&
+		f.sndUna.int(snd) == f.sndNxt.int(snd)
 }
 
 func setEnds(so *Socket, info *gstack.TransportEndpointInfo) {

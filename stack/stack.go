@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -56,7 +57,6 @@ type Stack struct {
 	claims   *claims   // uses of our addresses by others
 
 	memberships *memberships // the groups we are in
-	mtus        *pathMTUs    // of paths that take less than the link
 	icmp        *icmpErrors
 	neighbours  *neighbours // hosts on the link, and what waits for their hardware addresses
 	// neighbours on the link have hardware addresses; written before the link is in use
@@ -78,6 +78,7 @@ type Stack struct {
 	udpPorts  udpPortTable       // UDP sockets by port; the link finds sinks in it
 	udp       tcpip.UDPStats
 	conns     openConns
+	fields    tcpFields // of netstack, for Sockets
 
 	nic      nic               // nil unless made by Open; closed after the link
 	device   *dv.Device        // the first nic, nil unless that is one
@@ -114,9 +115,10 @@ type Stack struct {
 	pausing  sync.Mutex                  // held from netstack's Pause to Resume
 
 	orphans orphans // closed connections with something left to send
+	memory  tcpMemory
 
 	mu        sync.Mutex
-	listeners map[*TCPListener]struct{} // guarded by mu
+	listeners listenerTable // guarded by mu
 }
 
 // New makes a stack on link, takes the addresses of cfg into use and tells the neighbours.
@@ -186,9 +188,10 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	hosts := newNeighbours(cfg)
 	s := &Stack{
 		raEvents: events, claims: claims, memberships: groups, netdev: linux, mtu: mtu,
-		mtus: mtus, icmp: icmp, neighbours: hosts,
+		icmp: icmp, neighbours: hosts,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
-		clock: cfg.Clock, random: random.From(cfg.Random), orphans: orphans{clock: cfg.Clock},
+		clock: cfg.Clock, random: random.From(cfg.Random),
+		fields: findTCPFields(reflect.TypeFor[tcp.Endpoint]()),
 	}
 	mtu.stack = s
 	if ifi, err := net.InterfaceByName(cfg.netdevName); err == nil {
@@ -201,11 +204,14 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if s.net, err = newNetstack(cfg, events, claims, groups, hosts, mtu, icmp); err != nil {
 		return nil, err
 	}
+	s.orphans = orphans{clock: cfg.Clock, fields: &s.fields}
+	s.memory.init(s)
+	s.fields.report(s.log)
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp = s.net.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.listeners = make(map[*TCPListener]struct{})
+	s.listeners = newListenerTable()
 	s.announcer = s.clock.NewStopped(s.Announce)
 	icmp.stack.Store(s)
 	return s, nil
@@ -314,6 +320,7 @@ func (s *Stack) end(cause error) {
 	s.cancel()
 	s.announcer.Stop()
 	s.orphans.end()
+	s.memory.end()
 	s.partPredecessor()
 	s.abortOpen() // resets go out while there is still a link
 	if s.foreign != nil {
@@ -419,7 +426,12 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 			Random: s.cfg.Random})
 		opts.QDisc = s.acks
 	}
-	s.link, _ = link.(*rdma.Endpoint)
+	if s.link, _ = link.(*rdma.Endpoint); s.link != nil {
+		if err := s.link.SelfTest(); err != nil {
+			s.log.Warn("this version of gVisor lacks what the link uses", "interface", s.name,
+				"error", err)
+		}
+	}
 	if err := s.net.CreateNICWithOptions(nicID, link, opts); err != nil {
 		return asError("create interface "+s.name, err)
 	}

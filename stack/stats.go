@@ -159,6 +159,9 @@ func (s *Stack) ACKStats() rdma.ACKStats {
 	return s.acks.Stats()
 }
 
+// MemoryStats returns the present values. It looks at every connection.
+func (s *Stack) MemoryStats() MemoryStats { return s.memory.stats() }
+
 // FailoverStats counts what became of the device.
 type FailoverStats struct {
 	// Failed and Removed are losses of the device: it told itself that it had failed or was gone,
@@ -223,14 +226,15 @@ var gauges = []string{
 	"TCP.CurrentEstablished", "TCP.CurrentConnected",
 	"Link.RxWaiting", "Link.TxBacklog", "Link.TxBacklogMax",
 	"ACK.Waiting", "ACK.WaitingBytes",
+	"Memory.Used", "Memory.Limit", "Memory.TimeWait", "Memory.TimeWaitMax",
 	"Failover.LastFallbackMicroseconds", "Failover.LastOpenMilliseconds",
 }
 
 // Counters yields every counter of netstack as a dotted name, such as "TCP.Retransmits" or
-// "IP.PacketsDelivered", and its value, and those of [Stack.LinkStats], [Stack.ACKStats] and
-// [Stack.FailoverStats] as "Link.", "ACK." and "Failover.". None of them ever falls. What netstack
-// counts as sent is without the ACKs that are held or were not sent after all. What rises
-// and falls is in [Stack.Gauges].
+// "IP.PacketsDelivered", and its value, and those of [Stack.LinkStats], [Stack.ACKStats],
+// [Stack.MemoryStats] and [Stack.FailoverStats] as "Link.", "ACK.", "Memory." and "Failover.". None
+// of them ever falls. What netstack counts as sent is without the ACKs that are held or were not
+// sent after all. What rises and falls is in [Stack.Gauges].
 func (s *Stack) Counters() iter.Seq2[string, uint64] {
 	return s.values(func(name string) bool { return !slices.Contains(gauges, name) })
 }
@@ -254,6 +258,7 @@ func (s *Stack) values(wanted func(name string) bool) iter.Seq2[string, uint64] 
 		_ = walk("", reflect.ValueOf(s.net.Stats()), some) &&
 			walk("Link", reflect.ValueOf(s.LinkStats()), some) &&
 			walk("ACK", reflect.ValueOf(s.ACKStats()), some) &&
+			walk("Memory", reflect.ValueOf(s.MemoryStats()), some) &&
 			walk("Failover", reflect.ValueOf(s.FailoverStats()), some)
 	}
 }

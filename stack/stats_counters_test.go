@@ -43,7 +43,7 @@ func TestCounters(t *testing.T) {
 		}
 		names[name] = v
 	}
-	if names["TCP.CurrentEstablished"] != 1 || len(maps.Collect(server.Gauges())) != 9 {
+	if names["TCP.CurrentEstablished"] != 1 || len(maps.Collect(server.Gauges())) != 13 {
 		t.Errorf("gauges %v", maps.Collect(server.Gauges()))
 	}
 }

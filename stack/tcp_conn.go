@@ -23,8 +23,10 @@ type TCPConn struct {
 	ep           tcpip.Endpoint
 	network      string
 	laddr, raddr *net.TCPAddr
-	outages      uint64   // Stack.outage.count when it was made
-	next, prev   *TCPConn // of openConns, whose mutex guards them
+	outages      uint64      // Stack.outage.count when it was made
+	timeWait     bool        // it is counted as such; guarded by the mutex of timeWaits
+	fixedRead    atomic.Bool // SetReadBuffer was called
+	next, prev   *TCPConn    // of openConns, whose mutex guards them
 
 	rd, wr  ioSide
 	events  waiter.Entry // of both sides
@@ -44,6 +46,7 @@ func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
 	register(q, &c.events, tcpEvents{c}, readEvents|writeEvents)
 	c.keepAlive(keepAlive)
 	s.conns.add(c)
+	s.memory.noteConnection(c)
 	return c
 }
 
@@ -52,6 +55,9 @@ type tcpEvents struct{ c *TCPConn }
 
 // NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
 func (e tcpEvents) NotifyEvent(mask waiter.EventMask) {
+	if mask&waiter.EventHUp != 0 {
+		e.c.stack.memory.timeWait.noteHangUp(e.c)
+	}
 	if mask&readEvents != 0 {
 		e.c.rd.notify()
 	}
@@ -212,7 +218,7 @@ func (c *TCPConn) readEndpoint(b []byte) (int, tcpip.Error) {
 // tune lets the receive buffer grow with the rate. rd.mu is held.
 func (c *TCPConn) tune(n int) {
 	c.untuned += n
-	if c.untuned >= tuneThreshold {
+	if c.untuned >= tuneThreshold && c.stack.memory.mayGrow() {
 		c.ep.ModerateRecvBuf(c.untuned)
 		c.untuned = 0
 	}
@@ -240,9 +246,15 @@ func (c *TCPConn) write(b []byte) (n int, err error) {
 		if err := c.check(&c.wr); err != nil {
 			return n, err
 		}
-		t.src.Reset(b[n:])
+		admitted := c.stack.memory.admitWrite(c, len(b)-n)
+		if admitted == 0 && n < len(b) {
+			c.wr.park()
+			continue
+		}
+		t.src.Reset(b[n : n+admitted])
 		m, terr := c.ep.Write(&t.src, tcpip.WriteOptions{})
 		n += int(m)
+		c.stack.memory.unused(admitted - int(m))
 		c.written.Add(uint64(m))
 		switch {
 		case terr != nil && !wouldBlock(terr):
@@ -347,6 +359,7 @@ func (c *TCPConn) keepAliveIdle(d time.Duration) {
 // SetReadBuffer fixes the receive buffer at the given number of bytes, within the limits of
 // [TCPOptions], and stops it from being tuned.
 func (c *TCPConn) SetReadBuffer(bytes int) error {
+	c.fixedRead.Store(true)
 	return c.setBuffer(bytes, setReadBuffer)
 }
 

@@ -22,8 +22,9 @@ type TCPListener struct {
 	family    family
 	laddr     *net.TCPAddr
 	keepAlive net.KeepAliveConfig
-	shared    bool // with other listeners: ListenConfig.ReusePort
-	backlog   int  // set by open
+	shared    bool              // with other listeners: ListenConfig.ReusePort
+	backlog   int               // set by open
+	bound     tcpip.FullAddress // of listenerTable
 
 	// Config.Host: what the kernel has accepted, and the ports there. Nil otherwise.
 	kernel  *kernelQueue
@@ -61,7 +62,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 	}
 	s.mu.Lock() // two listeners must not miss each other
 	defer s.mu.Unlock()
-	if s.taken(l, at) {
+	if s.listeners.taken(l, at) {
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
 	return s.newEndpoint(tcp.ProtocolNumber, l.family,
@@ -87,7 +88,8 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 				l.binding.leave(s)
 				return syscallError("listen", terr)
 			}
-			s.listeners[l] = struct{}{}
+			at.Port = bound.Port
+			s.listeners.add(l, at)
 			return nil
 		})
 }
@@ -104,33 +106,119 @@ func (s *Stack) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.F
 	return s.full(a, port, zone)
 }
 
-// taken says whether a listener has at's port on an address that covers at or is covered by it, and
-// does not share it with n. Netstack lets the wildcard and a specific address share a port; Linux
-// does not. s.mu is held.
-func (s *Stack) taken(n *TCPListener, at tcpip.FullAddress) bool {
-	if at.Port == 0 {
+// listenerTable finds the listeners of a stack. Each of its operations takes the same time however
+// many there are. It is not safe for concurrent use.
+type listenerTable struct {
+	byEndpoint map[tcpip.Endpoint]*TCPListener
+	byPort     map[uint16]*listenerPort
+}
+
+// listenerPort counts the listeners of one port. Those of one place either all share it or are one.
+type listenerPort struct {
+	at       map[listenerPlace]int
+	specific [2][2]int // of a specific address, by its version, and by whether they share it
+}
+
+// listenerPlace is what a listener is bound to within its port.
+type listenerPlace struct {
+	addr   tcpip.Address // of length 0: any
+	family family        // of any address only; otherwise 0
+	shared bool
+}
+
+func newListenerTable() listenerTable {
+	return listenerTable{byEndpoint: map[tcpip.Endpoint]*TCPListener{},
+		byPort: map[uint16]*listenerPort{}}
+}
+
+// place returns what a listener of family f is bound to at an address.
+func (l *TCPListener) place(a tcpip.Address) listenerPlace {
+	if a.Len() == 0 {
+		return listenerPlace{family: l.family, shared: l.shared}
+	}
+	return listenerPlace{addr: a, shared: l.shared}
+}
+
+// add adds a listener that is bound to at.
+func (t *listenerTable) add(l *TCPListener, at tcpip.FullAddress) {
+	p := t.byPort[at.Port]
+	if p == nil {
+		p = &listenerPort{at: map[listenerPlace]int{}}
+		t.byPort[at.Port] = p
+	}
+	l.bound = at
+	t.byEndpoint[l.ep] = l
+	p.count(l.place(at.Addr), 1)
+}
+
+// remove removes a listener, if it was added.
+func (t *listenerTable) remove(l *TCPListener) {
+	if t.byEndpoint[l.ep] != l {
+		return
+	}
+	delete(t.byEndpoint, l.ep)
+	p := t.byPort[l.bound.Port]
+	p.count(l.place(l.bound.Addr), -1)
+	if len(p.at) == 0 {
+		delete(t.byPort, l.bound.Port)
+	}
+}
+
+// count changes the number of listeners of a place by n.
+func (p *listenerPort) count(at listenerPlace, n int) {
+	if p.at[at] += n; p.at[at] == 0 {
+		delete(p.at, at)
+	}
+	if at.addr.Len() != 0 {
+		p.specific[version(at.addr)][index(at.shared)] += n
+	}
+}
+
+// taken reports whether a listener has at's port on an address that covers at or is covered by it,
+// and does not share it with n. Netstack lets the wildcard and a specific address share a port;
+// Linux does not.
+func (t *listenerTable) taken(n *TCPListener, at tcpip.FullAddress) bool {
+	p := t.byPort[at.Port]
+	if p == nil || at.Port == 0 {
 		return false
 	}
-	for l := range s.listeners {
-		if l.laddr.Port == int(at.Port) &&
-			l.overlaps(n.family, at.Addr) && !(l.shared && n.shared) {
+	v4, v6 := covers(n.family, at.Addr)
+	for _, f := range []family{inet4, inet6, inet} {
+		w4, w6 := covers(f, tcpip.Address{})
+		if (v4 && w4 || v6 && w6) && p.conflicts(n.shared, func(shared bool) int {
+			return p.at[listenerPlace{family: f, shared: shared}]
+		}) {
 			return true
 		}
 	}
-	return false
+	return p.conflicts(n.shared, func(shared bool) int {
+		if at.Addr.Len() != 0 {
+			return p.at[listenerPlace{addr: at.Addr, shared: shared}]
+		}
+		all := 0
+		for v, covered := range [2]bool{v4, v6} {
+			if covered {
+				all += p.specific[v][index(shared)]
+			}
+		}
+		return all
+	})
 }
 
-func (l *TCPListener) overlaps(f family, a tcpip.Address) bool {
-	b, _ := l.family.address(l.laddr.IP)
-	if a == b && a.Len() != 0 {
-		return true
+// conflicts reports whether a new listener cannot be beside those that are counted: unless it
+// shares the port beside any, or else beside those that do not.
+func (p *listenerPort) conflicts(shares bool, listeners func(shared bool) int) bool {
+	return listeners(false) > 0 || !shares && listeners(true) > 0
+}
+
+// version returns 0 for an IPv4 address and 1 for an IPv6 address.
+func version(a tcpip.Address) int { return index(a.Len() == net.IPv6len) }
+
+func index(b bool) int {
+	if b {
+		return 1
 	}
-	if a.Len() != 0 && b.Len() != 0 {
-		return false
-	}
-	v4, v6 := covers(f, a)
-	b4, b6 := covers(l.family, b)
-	return v4 && b4 || v6 && b6
+	return 0
 }
 
 // covers says which IP versions reach a socket of family f bound to a.
@@ -214,7 +302,7 @@ func (l *TCPListener) Close() error {
 	}
 	s := l.stack
 	s.mu.Lock()
-	delete(s.listeners, l)
+	s.listeners.remove(l)
 	l.ep.Close()
 	s.mu.Unlock()
 	l.binding.leave(s)

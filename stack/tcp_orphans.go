@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"reflect"
 	"sync"
 	"time"
 
@@ -23,7 +22,8 @@ const (
 // was sent. Each has a time by which that must be done: the user timeout, which netstack keeps,
 // begins again whenever the peer takes something, be it a byte.
 type orphans struct {
-	clock clock.Clock
+	clock  clock.Clock
+	fields *tcpFields // of netstack
 
 	mu     sync.Mutex // guards what follows; held during a sweep
 	all    []orphan
@@ -78,7 +78,7 @@ func (o *orphans) sweep() {
 		case !unflushed(x.ep):
 			endKeepAlive(x.ep)
 		case now.Before(x.until):
-			x.probe()
+			x.probe(o.fields)
 			left = append(left, x)
 		default:
 			x.ep.Abort()
@@ -101,8 +101,8 @@ func (o *orphans) sweep() {
 // has no timer in these states. Keepalive must have stayed on since the connection was closed: a
 // keepalive timer that expires while it is off never starts again (transport/tcp/connect.go,
 // keepaliveTimerExpired, does not ask the timer then).
-func (x *orphan) probe() {
-	if x.probed || !waitsForNothing(x.ep) {
+func (x *orphan) probe(f *tcpFields) {
+	if x.probed || !waitsForNothing(x.ep, f) {
 		return
 	}
 	x.probed = true
@@ -122,7 +122,7 @@ func endKeepAlive(ep tcpip.Endpoint) { ep.SocketOptions().SetKeepAlive(false) }
 
 // waitsForNothing says whether a connection is in FIN-WAIT-1 or CLOSING although its FIN is
 // acknowledged. It may be in these states with data, and the FIN behind it, not sent yet.
-func waitsForNothing(ep tcpip.Endpoint) bool {
+func waitsForNothing(ep tcpip.Endpoint, f *tcpFields) bool {
 	t, ok := ep.(*tcp.Endpoint)
 	if !ok {
 		return false
@@ -132,12 +132,20 @@ func waitsForNothing(ep tcpip.Endpoint) bool {
 	default:
 		return false
 	}
-	acked := false
-	readSender(t, func(snd, _ reflect.Value) {
-		acked = snd.FieldByName("finSent").Bool() &&
-			snd.FieldByName("SndUna").Uint() == snd.FieldByName("SndNxt").Uint()
-	})
-	return acked
+	return f.finAcked(t)
+}
+
+// resetThose resets those that match, and returns how many.
+func (o *orphans) resetThose(matches func(tcpip.Endpoint) bool) (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, x := range o.all {
+		if unflushed(x.ep) && matches(x.ep) {
+			x.ep.Abort()
+			n++
+		}
+	}
+	return n
 }
 
 // end forgets all of them. No sweep runs any more when it returns.

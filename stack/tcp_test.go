@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -444,4 +445,61 @@ func TestNoPortLeft(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestManyListeners: what it costs to open, list and close a listener does not grow with their
+// number. On Linux, 8,000 listeners more change nothing.
+func TestManyListeners(t *testing.T) {
+	s, _ := stacktest.Pair(t)
+	const some, many = 500, 8000
+	port := 10000
+	open := func(n int) (all []net.Listener) {
+		for range n {
+			l, err := s.Listen("tcp4", fmt.Sprintf("192.0.2.1:%d", port))
+			must(t, err)
+			all = append(all, l)
+			port++
+		}
+		return all
+	}
+	closeAll := func(all []net.Listener) {
+		for _, l := range all {
+			must(t, l.Close())
+		}
+	}
+	measure := func() time.Duration { // of the thread's processor time, for a listener
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		best := time.Hour
+		for range 5 {
+			begin := threadTime(t)
+			all := open(some)
+			closeAll(all)
+			took := (threadTime(t) - begin) / some
+			port -= some
+			begin = threadTime(t)
+			if n := len(s.Sockets()); n > 0 {
+				took += (threadTime(t) - begin) / time.Duration(n)
+			}
+			best = min(best, took)
+		}
+		return best
+	}
+	defer closeAll(open(some)) // listing them is measured, too
+	few := measure()
+	defer closeAll(open(many))
+	lots := measure()
+	t.Logf("a listener costs %v beside %d others, %v beside %d", few, some, lots, many)
+	if lots > 5*few {
+		t.Errorf("a listener costs %v beside %d others, %v beside %d", few, some, lots, many)
+	}
+}
+
+// threadTime returns the processor time of the calling thread.
+func threadTime(t *testing.T) time.Duration {
+	t.Helper()
+	const thread = 1 // RUSAGE_THREAD
+	var used syscall.Rusage
+	must(t, syscall.Getrusage(thread, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -166,7 +166,7 @@ type headerTemplate struct {
 // fragmented on the way and so needs an identification.
 func (c *UDPConn) buildTemplate(r *gstack.Route) (h *headerTemplate) {
 	moves := c.stack.neighbours.moves.Load()
-	version, room := c.stack.mtus.version.Load(), c.datagramRoom(r)
+	version, room := c.stack.icmp.mtus.version.Load(), c.datagramRoom(r)
 	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || c.mayBeFragmented(r, room) ||
 		!c.stack.neighbours.ready(r) ||
 		r.ResolvedFields(nil) != nil {
@@ -270,7 +270,7 @@ type moment struct {
 }
 
 func (s *Stack) moment() moment {
-	return moment{s.clock.Now(), s.mtus.version.Load(), s.neighbours.moves.Load()}
+	return moment{s.clock.Now(), s.icmp.mtus.version.Load(), s.neighbours.moves.Load()}
 }
 
 // freshTemplate is the template for a datagram of n bytes, its header included, or nil if the

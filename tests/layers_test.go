@@ -44,6 +44,7 @@ var layers = map[string]layer{
 	"clock":             {},
 	"clock/clocktest":   {module: []string{"clock"}},
 	"internal/random":   {},
+	"internal/memlimit": {},
 	"internal/netclock": {module: []string{"clock"}, others: []string{gvisor}},
 
 	// for all of a process; x/net: the assembler of filters
@@ -114,9 +115,8 @@ var layers = map[string]layer{
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "dv",
 			"stack/internal/backing", "stack/internal/hostnet", "stack/internal/resolver",
-			"stack/internal/addrlock", "clock",
-			"internal/random",
-			"internal/netclock"},
+			"stack/internal/addrlock", "clock", "internal/random", "internal/netclock",
+			"internal/memlimit"},
 		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
 			"cmd/rdma-netstack/lab", "tests/card", "tests/netpair", "stack/stacktest", netlink,
@@ -142,7 +142,7 @@ var layers = map[string]layer{
 		others: []string{xnet + "/dns/dnsmessage"},
 		tests:  []string{"clock/clocktest", "tests/need"}},
 	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
-	"apps/httpd":      {module: []string{"clock"}},
+	"apps/httpd":      {module: []string{"clock", "internal/memlimit"}},
 	// x/net: the type of a batch of datagrams
 	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
 	"apps/iperf3d": {module: []string{"clock"}},

@@ -83,7 +83,7 @@ func TestLook(t *testing.T) {
 		}
 	}
 	queues := s.stack.Device().NumTx() + 1
-	if len(reporters) != 5 || len(dumps) != queues || len(dumps[queues-1].WQEs) == 0 {
+	if len(reporters) != 6 || len(dumps) != queues || len(dumps[queues-1].WQEs) == 0 {
 		t.Errorf("%d reporters, %d dumps of %d queues", len(reporters), len(dumps), queues)
 	}
 	_, stderr, code := look(append([]string{"health", "recover", "device"}, pid...)...)

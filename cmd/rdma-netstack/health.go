@@ -82,7 +82,7 @@ func (f *healthFlags) take(words []string) error {
 	return nil
 }
 
-func reporters() []string { return []string{"tx", "rx", "link", "device", "stack"} }
+func reporters() []string { return []string{"tx", "rx", "link", "device", "stack", "memory"} }
 
 func showHealth(ctx context.Context, args []string, out streams) error {
 	var f healthFlags

@@ -63,7 +63,7 @@ func TestHandler(t *testing.T) {
 		t.Errorf("metrics: %d, %d bytes", code, len(body))
 	}
 	var health []admin.Reporter
-	if get(t, h, "/health", &health); len(health) != 5 || health[0].Reporter != "tx" ||
+	if get(t, h, "/health", &health); len(health) != 6 || health[0].Reporter != "tx" ||
 		health[0].State != stack.Healthy || !health[0].AutoDump {
 		t.Errorf("%+v", health)
 	}

@@ -42,7 +42,7 @@ func healthOf(st *stack.Stack) []Reporter {
 	for _, h := range st.Health() {
 		r := Reporter{Reporter: h.Reporter, State: h.State, Error: h.Error, Recover: h.Recover,
 			Since: h.Since, GracePeriod: h.GracePeriod.Milliseconds(), AutoRecover: h.AutoRecover,
-			AutoDump: h.Reporter != "link" && h.Reporter != "stack"}
+			AutoDump: h.Reporter != "link" && h.Reporter != "stack" && h.Reporter != "memory"}
 		if h.Reason != nil {
 			r.Reason = h.Reason.Error()
 		}

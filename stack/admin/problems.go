@@ -46,6 +46,11 @@ func healthExplanations() []explanation {
 			"routine for a virtual function; else see dmesg and devlink health"},
 		{`health_stack_error`, "times that connections could not be",
 			"see failover_outages, and the log for the end of the stack"},
+		{`health_memory_error`, "times that TCP connections came near to one of their limits",
+			"see memory_pressures and memory_time_wait_ended"},
+		{`memory_overflows`, "times that connections held as much as they may: writes waited, and " +
+			"data that nobody read was dropped",
+			"find who does not read by ss; else raise Config.TCP.MaxMemory"},
 		{`failover_failed`, "losses of the device that it told itself",
 			"see dmesg and devlink health; health dump device shows its rings then"},
 		{`failover_removed`, "losses of the device that the kernel told first",
@@ -67,6 +72,9 @@ func healthExplanations() []explanation {
 
 func ringExplanations() []explanation {
 	return []explanation{
+		{`link_spread_refused`, "the device refused another number of receive queues for flows",
+			"flows stay on the queues that they have; the log line of health names the reason, " +
+				"such as firmware that does not modify indirection tables; --spread all asks once"},
 		{`rx\d+_drops_too_long`, "received frames longer than a buffer",
 			"a sender has a larger MTU: give --mtu, or mend the sender's"},
 		{`rx\d+_drops_flushed`, "receive buffers returned by a queue in error",

@@ -58,7 +58,7 @@ func TestStatus(t *testing.T) {
 	if n := got.Netdev; n == nil || *n != (admin.Traffic{"eth7", 1, 2, 3, 4}) {
 		t.Errorf("netdev %+v", n)
 	}
-	if len(got.Health) != 5 || got.Info.MTU != 1500 || got.Errors == nil {
+	if len(got.Health) != 6 || got.Info.MTU != 1500 || got.Errors == nil {
 		t.Errorf("%+v", got)
 	}
 }

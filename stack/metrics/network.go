@@ -41,6 +41,15 @@ func (p *page) network(st *stack.Stack) {
 		of(s.TCPResetsReceived, "direction", "rx"), of(s.TCPResetsSent, "direction", "tx"))
 	count("listen_overflows_total", "SYNs and ACKs dropped as a listener's backlog was full.",
 		s.TCPListenDrops)
+	m := st.MemoryStats()
+	p.family(gauge, "tcp_memory_bytes", "Bytes in TCP connections, not read or not acknowledged.",
+		of(m.Used))
+	p.family(gauge, "tcp_memory_limit_bytes", "The most that they may hold.", of(m.Limit))
+	count("tcp_memory_pressures_total", "Times that they held two thirds of it.", m.Pressures)
+	count("tcp_memory_overflows_total", "Times that they held all of it.", m.Overflows)
+	p.family(gauge, "tcp_time_wait_limit", "The most connections in TIME-WAIT.", of(m.TimeWaitMax))
+	count("tcp_time_wait_ended_total",
+		"Connections that did not stay in TIME-WAIT as there were too many.", m.TimeWaitEnded)
 	count("udp_received_datagrams_total", "UDP datagrams received.", s.UDPReceived)
 	count("udp_sent_datagrams_total", "UDP datagrams sent.", s.UDPSent)
 	count("udp_receive_overflows_total", "UDP datagrams dropped as nobody read them in time.",

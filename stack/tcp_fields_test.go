@@ -1,0 +1,73 @@
+package stack
+
+import (
+	"bytes"
+	"log/slog"
+	"reflect"
+	"strings"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// TestMissingFields: a version of gVisor in which fields are gone, or are of other kinds, makes
+// zeros and one line, not a panic.
+func TestMissingFields(t *testing.T) {
+	type queue struct{ SndBufUsed string }
+	type sender struct {
+		MaxPayloadSize int
+		SndUna         struct{ v uint32 }
+	}
+	type endpoint struct {
+		SendTSOk, SACKPermitted int
+		snd                     *sender
+		sndQueueInfo            queue
+	}
+	s := &Stack{}
+	cfg := Config{}.withDefaults()
+	g, err := newNetstack(cfg, newRAEvents(), newClaims(cfg), newMemberships(),
+		newNeighbours(cfg), new(linkMTU), newICMPErrors(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Destroy()
+	made, terr := g.NewEndpoint(tcp.ProtocolNumber, ipv4Protocol, new(waiter.Queue))
+	if terr != nil {
+		t.Fatal(terr)
+	}
+	defer made.Close()
+	ep := made.(*tcp.Endpoint)
+	for _, c := range []struct {
+		of   reflect.Type
+		want string
+	}{
+		{reflect.TypeFor[tcp.Endpoint](), ""},
+		{reflect.TypeFor[endpoint](), "endpoint.SendTSOk endpoint.SACKPermitted endpoint.rcv " +
+			"sender.SndWndScale sender.Outstanding sender.finSent sender.SndUna sender.SndNxt " +
+			"RcvWndScale queue.SndBufUsed"},
+		{reflect.TypeFor[struct{}](), ".SendTSOk .SACKPermitted .snd .rcv .sndQueueInfo " +
+			"SndWndScale MaxPayloadSize Outstanding finSent SndUna SndNxt RcvWndScale SndBufUsed"},
+		{reflect.TypeFor[int](), "SendTSOk SACKPermitted snd rcv sndQueueInfo " +
+			"SndWndScale MaxPayloadSize Outstanding finSent SndUna SndNxt RcvWndScale SndBufUsed"},
+	} {
+		s.fields = findTCPFields(c.of)
+		if got := strings.Join(s.fields.missing, " "); got != c.want {
+			t.Errorf("%v: missing are %q, want %q", c.of, got, c.want)
+		}
+		var log bytes.Buffer
+		s.fields.report(slog.New(slog.NewTextHandler(&log, nil)))
+		if lines := strings.Count(log.String(), "\n"); lines != min(1, len(c.want)) {
+			t.Errorf("%v: %d lines: %s", c.of, lines, &log)
+		}
+		if c.want == "" || c.of == reflect.TypeFor[endpoint]() { // the places are of another type
+			continue
+		}
+		var so Socket
+		var info TCPInfo
+		if n := s.fields.read(ep, &so, &info); n != 0 || info != (TCPInfo{}) ||
+			s.fields.finAcked(ep) {
+			t.Errorf("%v: %d, %+v", c.of, n, info)
+		}
+	}
+}
