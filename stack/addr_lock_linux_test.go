@@ -83,7 +83,7 @@ func TestAddressLock(t *testing.T) {
 	_, err = open(b, "192.0.2.1/24") // another network namespace's eth0
 	must(t, err)
 	must(t, first.Close())
-	if first, err = open(a, "192.0.2.1/24"); err != nil {
+	if _, err = open(a, "192.0.2.1/24"); err != nil {
 		t.Error("after Close:", err)
 	}
 

@@ -140,7 +140,7 @@ func (m *icmpMessage) quote6(b []byte) bool {
 		return false
 	}
 	ip := header.IPv6(b)
-	m.protocol = ip.TransportProtocol()
+	m.protocol = tcpip.TransportProtocolNumber(ip.NextHeader())
 	m.local, m.remote = ip.SourceAddress(), ip.DestinationAddress()
 	b = b[header.IPv6MinimumSize:]
 	if m.protocol == header.IPv6FragmentHeader {

@@ -24,6 +24,7 @@ func TestMissingFields(t *testing.T) {
 		snd                     *sender
 		sndQueueInfo            queue
 	}
+	_, _ = endpoint{}.snd, endpoint{}.sndQueueInfo // read by reflection only
 	s := &Stack{}
 	cfg := Config{}.withDefaults()
 	g, err := newNetstack(cfg, newRAEvents(), newClaims(cfg), newMemberships(),

@@ -65,6 +65,7 @@ func dnsError(err error, name, server string) *net.DNSError {
 	e := &net.DNSError{Err: err.Error(), Name: name, Server: server,
 		IsNotFound: err == errNoSuchHost}
 	if n, ok := err.(net.Error); ok {
+		//lint:ignore SA1019 package net fills in this field, which programs still read
 		e.IsTimeout, e.IsTemporary = n.Timeout(), n.Temporary()
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
