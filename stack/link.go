@@ -75,6 +75,7 @@ func (s *Stack) linkChanged(up bool) {
 func (s *Stack) linkIsUp() {
 	s.health.report(reportLink, nil)
 	s.restartSlowStart()
+	s.neighbours.askAgain()
 	if s.link != nil {
 		s.link.Repeat()
 	}

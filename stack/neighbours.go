@@ -317,6 +317,31 @@ func (n *neighbours) resolve(hop tcpip.Address, i *neighbourNIC, local tcpip.Add
 	}
 }
 
+// askAgain asks at once for the neighbours that are being resolved. It is for a link that is up
+// again: the questions before were lost, and netstack gives up after the last of them, as Linux
+// forgets its entries of an interface without carrier (neigh_carrier_down of
+// net/core/neighbour.c).
+func (n *neighbours) askAgain() {
+	for hop, i := range n.unanswered() {
+		if e, ok := n.entry(hop); ok && !hasLinkAddress(e.state) {
+			_ = n.net.RemoveNeighbor(nicID, i.protocol, hop) // aborts: takeHeld asks again
+		}
+	}
+}
+
+// unanswered returns the neighbours that netstack is being asked for, and allows each all of its
+// attempts again.
+func (n *neighbours) unanswered() map[tcpip.Address]*neighbourNIC {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := map[tcpip.Address]*neighbourNIC{}
+	for hop, q := range n.queues {
+		q.attempts = 0
+		all[hop] = q.nic
+	}
+	return all
+}
+
 // resolved sends what waits for a neighbour, or reports that it cannot be sent.
 func (n *neighbours) resolved(hop tcpip.Address, mac tcpip.LinkAddress, err tcpip.Error) {
 	for {
