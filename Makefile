@@ -93,6 +93,9 @@ test-newest-gvisor: ## build and short tests against the newest gVisor there is,
 test-suites: ## Go's own tests of net and net/http on a slice, beside the host's results; SHORT=1: those of go test -short
 	go run ./tests/suites $(if $(SHORT),-short)
 
+soak-tests: ## SOAK_PACKAGES (all) SOAK_COUNT (20) times with -cpu 1,2, beside four busy loops: hours for all of them
+	@tests/soak.sh $(or $(SOAK_COUNT),20) $(or $(SOAK_PACKAGES),./...)
+
 sim: ## hosts on a bad network, on virtual time: 2,000 worlds, each from its number; SEEDS=100000 for more, TWICE=1: each twice
 	CGO_ENABLED=0 go run ./tests/sim/run -seeds $(or $(SEEDS),2000) $(if $(TWICE),-twice)
 

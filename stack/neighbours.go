@@ -56,13 +56,13 @@ type neighbours struct {
 	entries map[tcpip.Address]neighbourEntry // those of netstack's table; guarded by known
 
 	queued atomic.Int64 // len(queues)
+	closed atomic.Bool  // set with mu held; netstack's answers come to nothing then
 
 	mu        sync.Mutex
 	queues    map[tcpip.Address]*heldPackets // guarded by mu, as is what follows
 	waiting   []tcpip.Address                // of queues, those that netstack is not yet asked for
 	resolving int
 	bytes     int // of all queues
-	closed    bool
 	logLimit  rateLimit
 }
 
@@ -235,7 +235,7 @@ func (n *neighbours) hold(i *neighbourNIC, hop, local tcpip.Address,
 	}
 	size := pkt.MemSize()
 	switch {
-	case n.closed:
+	case n.closed.Load():
 		return false, &tcpip.ErrNetworkUnreachable{}
 	case n.bytes+size > maxUnresolvedTotal:
 		n.floods.Add(1)
@@ -308,6 +308,9 @@ func (n *neighbours) resolve(hop tcpip.Address, i *neighbourNIC, local tcpip.Add
 	}
 	err := n.net.GetLinkAddress(nicID, hop, local, i.protocol,
 		func(r gstack.LinkResolutionResult) { // with netstack's locks held
+			if n.closed.Load() {
+				return // netstack aborts all questions when it ends
+			}
 			n.clock.AfterFunc(0, func() { n.resolved(hop, r.LinkAddress, r.Err) })
 		})
 	switch err.(type) {
@@ -395,7 +398,7 @@ func (n *neighbours) takeHeld(hop tcpip.Address,
 func (n *neighbours) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.closed = true
+	n.closed.Store(true)
 	for hop, q := range n.queues {
 		for _, pkt := range q.packets {
 			pkt.DecRef()

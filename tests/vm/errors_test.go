@@ -161,7 +161,8 @@ func testPrivileges(t *testing.T, w *world) {
 		says string
 	}{
 		{"no CAP_NET_RAW", confined(-1, []int{capNetRaw}, serve...), "CAP_NET_RAW"},
-		{"memory lock limit", confined(1<<20, []int{capIPCLock}, serve...), "MiB of locked memory"},
+		{"memory lock limit", confined(64<<10, []int{capIPCLock}, serve...),
+			"MiB of locked memory"},
 		{"no memory to lock", confined(0, []int{capIPCLock}, serve...), "MiB of locked memory"},
 	} {
 		out, code := w.try(t, c.argv...)
