@@ -229,7 +229,7 @@ func (d *Device) makeTx() error {
 	return nil
 }
 
-// stageOf is the staging memory of send queue i.
+// stageOf returns the staging memory of send queue i.
 func (d *Device) stageOf(i int) staging {
 	at := d.plan.arenaBytes() - (d.plan.tx-i)*d.plan.stage
 	mem := d.memory.arena

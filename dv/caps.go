@@ -5,11 +5,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// Caps is what the opened device, its kernel and its firmware can do.
+// Caps holds what the opened device, its kernel and its firmware can do.
 type Caps struct {
 	// Firmware is the device's firmware version.
 	Firmware string
-	// MaxTSO is the most payload one segmentation request takes, in bytes; 0:
+	// MaxTSO gives the most payload one segmentation request takes, in bytes; 0:
 	// the device does not segment. It is bounded by the staging memory too.
 	MaxTSO int
 	// TxCsum: IPv4, TCP and UDP checksums are computed on sending.
@@ -24,15 +24,15 @@ type Caps struct {
 	// RulesToLinux: rules of host mode can leave frames to Linux, see PriorityLinux. True until
 	// one is refused.
 	RulesToLinux bool
-	// MinInline is how many header bytes the device demands inside the
+	// MinInline says how many header bytes the device demands inside the
 	// descriptor of a sent frame: 0, 18, 78 or 138.
 	MinInline int
-	// ClockKHz is the rate of the NIC's free-running clock, 0 if unknown.
+	// ClockKHz gives the rate of the NIC's free-running clock, 0 if unknown.
 	ClockKHz uint64
 	// RealTimeStamps: Packet.Timestamp is wall time, as the NIC has no other stamps. Else it is of
 	// the free-running clock.
 	RealTimeStamps bool
-	// MaxRxQueues is the largest number of receive queues RSS can spread over.
+	// MaxRxQueues gives the largest number of receive queues RSS can spread over.
 	MaxRxQueues int
 	// CQECompression: the device can compress receive completions.
 	CQECompression bool
@@ -61,7 +61,7 @@ func capsOf(c *uverbs.DeviceCaps, p *plan) Caps {
 	}
 }
 
-// minInline is the header bytes to put in each send descriptor. Of functions
+// minInline returns the header bytes to put in each send descriptor. Of functions
 // that want more than the Ethernet header, which only virtual ones do, it is
 // the longest headers there are, options included, so that frames need not be
 // parsed: more than must be is always taken.
@@ -85,7 +85,7 @@ const (
 	tcpHeader = 60
 )
 
-// txLimits is what a send queue must keep to.
+// txLimits returns what a send queue must keep to.
 func (d *Device) txLimits() txLimits {
 	c := d.context.Caps()
 	ds := min(mlx5.MaxDS, c.MaxSendDesc/mlx5.DSSize)

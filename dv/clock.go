@@ -49,12 +49,12 @@ func (c *Clock) Time(ticks uint64) time.Time {
 	return c.at.Add(c.span(after))
 }
 
-// wallTime is a time stamp of the real-time format.
+// wallTime returns a time stamp of the real-time format.
 func wallTime(stamp uint64) time.Time {
 	return time.Unix(int64(stamp>>32), int64(uint32(stamp)))
 }
 
-// span is how long n ticks are; at most as long as a Duration can be.
+// span returns how long n ticks are; at most as long as a Duration can be.
 func (c *Clock) span(n uint64) time.Duration {
 	hi, lo := bits.Mul64(n, 1e6)
 	if c.khz == 0 || hi >= c.khz {
@@ -64,7 +64,7 @@ func (c *Clock) span(n uint64) time.Duration {
 	return time.Duration(min(ns, 1<<63-1))
 }
 
-// VLANTag is the tag control information of TxPacket.VLAN and Packet.VLAN for a
+// VLANTag returns the tag control information of TxPacket.VLAN and Packet.VLAN for a
 // priority (PCP, 0 to 7) and a VLAN number (12 bits).
 func VLANTag(priority uint8, id uint16) uint16 {
 	return uint16(priority&7)<<13 | id&0xfff

@@ -61,18 +61,18 @@ type Config struct {
 	// ActiveRxQueues is to how many of the receive queues, from the first on, the indirection table
 	// leads at first; Device.Rebalance changes that. Default all.
 	ActiveRxQueues int
-	// RxQueueSize is the number of frames a receive ring holds [rx-queue-size],
+	// RxQueueSize counts the frames a receive ring holds [rx-queue-size],
 	// a power of two of at least 64. Default 1024, or less with many queues so
 	// that pinned memory stays below 32 MiB.
 	RxQueueSize int
-	// TxQueueSize is the number of 64-byte blocks of a send ring
+	// TxQueueSize gives the number of 64-byte blocks of a send ring
 	// [tx-queue-size], a power of two of at least 64. Default 1024, or less,
 	// likewise. A frame takes one or two.
 	TxQueueSize int
 	// TxBufferSize is the staging memory of one send queue in bytes, a power of
 	// two of at least 128 KiB. Default 1 MiB, or less, likewise.
 	TxBufferSize int
-	// TxInline is the longest frame in bytes that Post writes into its descriptor
+	// TxInline gives the longest frame in bytes that Post writes into its descriptor
 	// as a whole, which saves the NIC a read of memory and costs the ring room:
 	// 60 to 900. Default 98. [txq_inline_max of DPDK]
 	TxInline int
@@ -115,12 +115,12 @@ type Config struct {
 	// receive rings: frames that callers or PostFrame keep for a while. Default 256.
 	SpareFrames int
 
-	// MTU is the largest IP packet received or sent, in bytes, at most the
+	// MTU gives the largest IP packet received or sent, in bytes, at most the
 	// port's own. Default the port's. It sets size and number of the buffers of
 	// a frame [max-pktlen]. If the port's changes later, Device.MTU follows as
 	// far as MTU and the buffers go.
 	MTU int
-	// VLAN is the 802.1Q network we are in, 1 to 4094; 0 is none. The NIC then steers
+	// VLAN names the 802.1Q network we are in, 1 to 4094; 0 is none. The NIC then steers
 	// us its frames only, so that Linux keeps those of other networks even for our
 	// MAC, and takes the tag out (Packet.VLAN) if it can. Frames are sent with the
 	// tag that TxPacket.VLAN says, as ever.
@@ -132,7 +132,7 @@ type Config struct {
 	// SymmetricRSSKey.
 	RSSKey RSSKey
 
-	// Clock is the time that the driver goes by, and Random where its random numbers come
+	// Clock gives the time that the driver goes by, and Random where its random numbers come
 	// from, which any goroutine may read; the zero values are the system's. For simulations.
 	Clock  clock.Clock
 	Random io.Reader
@@ -163,7 +163,7 @@ func (c Config) WithoutOptionalFeatures() Config {
 	return c
 }
 
-// PortFacts is what the netdev of a port would tell.
+// PortFacts holds what the netdev of a port would tell.
 type PortFacts struct {
 	// Name is the RDMA device's name, Netdev its port's. For messages.
 	Name, Netdev string

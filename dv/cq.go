@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
-// compRing is a ring of completions as software sees it. The NIC writes
+// compRing holds a ring of completions as software sees it. The NIC writes
 // entries and hands each over with the last byte: an entry is ours when its
 // opcode is not "invalid" and its owner bit equals the parity of the pass that
 // ci is in. One goroutine owns it.
@@ -37,7 +37,7 @@ func newCompRing(mem, rec *mmio.Region, entries int) compRing {
 	return c
 }
 
-// ready is how many of the next limit entries are ours. It looks at one word
+// ready returns how many of the next limit entries are ours. It looks at one word
 // of each; their other bytes may be read when it returns.
 func (c *compRing) ready(limit int) int {
 	n, ci := 0, c.ci
@@ -64,10 +64,10 @@ func (c *compRing) acquire(n int) {
 	}
 }
 
-// next is the entry at ci; it is ours if ready said so.
+// next returns the entry at ci; it is ours if ready said so.
 func (c *compRing) next() *mlx5.CQE { return c.at(c.ci) }
 
-// at is the entry at index ci.
+// at returns the entry at index ci.
 func (c *compRing) at(ci uint32) *mlx5.CQE {
 	at := int(ci&c.mask) * mlx5.CQESize
 	return (*mlx5.CQE)(c.buf[at : at+mlx5.CQESize])

@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
-// Device is one port of an mlx5 NIC, opened. Its methods may be called from
+// Device describes one port of an mlx5 NIC, opened. Its methods may be called from
 // any goroutine.
 //
 //	Open ──▶ up ──▶ stopping ──▶ closed
@@ -129,11 +129,11 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 	return d, nil
 }
 
-// Name is the RDMA device's name.
+// Name returns the RDMA device's name.
 func (d *Device) Name() string { return d.facts.Name }
 
-// GUID is the node GUID of the RDMA device, which stays when names and addresses change; "" if it
-// has none, or is not of this machine.
+// GUID returns the node GUID of the RDMA device, which stays when names and addresses change; ""
+// if it has none, or is not of this machine.
 func (d *Device) GUID() string {
 	if strings.Trim(d.guid, "0:") == "" {
 		return ""
@@ -141,13 +141,13 @@ func (d *Device) GUID() string {
 	return d.guid
 }
 
-// Port is the number of the port on the RDMA device, from 1.
+// Port returns the number of the port on the RDMA device, from 1.
 func (d *Device) Port() int { return int(d.port) }
 
-// Netdev is the name of the port's Linux interface, "" if it has none here.
+// Netdev returns the name of the port's Linux interface, "" if it has none here.
 func (d *Device) Netdev() string { return d.facts.Netdev }
 
-// MAC is the address whose frames come to us.
+// MAC returns the address whose frames come to us.
 func (d *Device) MAC() net.HardwareAddr {
 	if changed := d.mac.Load(); changed != nil {
 		return *changed
@@ -155,7 +155,7 @@ func (d *Device) MAC() net.HardwareAddr {
 	return d.config.MAC
 }
 
-// VLAN is the 802.1Q network that we are in, 0 if none.
+// VLAN returns the 802.1Q network that we are in, 0 if none.
 func (d *Device) VLAN() uint16 { return d.config.VLAN }
 
 // stripsVLAN: the NIC takes tags out of received frames.
@@ -196,13 +196,13 @@ func (d *Device) SetNetdevMTU(bytes int) {
 // It is for one reader and is never closed.
 func (d *Device) MTUChanged() <-chan struct{} { return d.mtuChanged }
 
-// PinnedBytes is the memory that the NIC may write and read: frames, staging memory, rings.
+// PinnedBytes returns the memory that the NIC may write and read: frames, staging memory, rings.
 func (d *Device) PinnedBytes() int { return d.plan.pinned() }
 
-// NumRx is the number of receive queues.
+// NumRx returns the number of receive queues.
 func (d *Device) NumRx() int { return len(d.rx) }
 
-// NumTx is the number of send queues.
+// NumTx returns the number of send queues.
 func (d *Device) NumTx() int { return len(d.tx) }
 
 // Rx is receive queue i. A queue lives as long as its device.
@@ -211,20 +211,20 @@ func (d *Device) Rx(i int) *RxQueue { return d.rx[i] }
 // Tx is send queue i.
 func (d *Device) Tx(i int) *TxQueue { return d.tx[i] }
 
-// Pool is the device's frame buffers.
+// Pool returns the device's frame buffers.
 func (d *Device) Pool() *Pool { return d.pool }
 
-// Caps is what the device can do.
+// Caps returns what the device can do.
 func (d *Device) Caps() Caps { return d.caps }
 
-// QueueFor is the receive queue that frames of f come to: choose ports by it
+// QueueFor returns the receive queue that frames of f come to: choose ports by it
 // to keep a connection on one queue.
 func (d *Device) QueueFor(f Flow) int {
 	s := d.spread.Load()
 	return s.queueOf(s.hash.hash(f))
 }
 
-// ActiveRxQueues is how many receive queues get flows now, see Rebalance.
+// ActiveRxQueues returns how many receive queues get flows now, see Rebalance.
 func (d *Device) ActiveRxQueues() (n int) {
 	seen := make([]bool, len(d.rx))
 	for _, q := range d.spread.Load().queueAt {
@@ -262,7 +262,7 @@ func (d *Device) LinkChanged() <-chan struct{} { return d.linkChanged }
 // Done is closed when the device fails for good or is stopped; Err says why.
 func (d *Device) Done() <-chan struct{} { return d.done }
 
-// Err is nil while the device works, then ErrClosed or an error that is
+// Err returns nil while the device works, then ErrClosed or an error that is
 // ErrFailed and has the cause in it.
 func (d *Device) Err() error {
 	d.mu.Lock()
@@ -333,8 +333,9 @@ type Opening struct {
 	Stages   []OpeningStage
 }
 
-// OpeningStage is one part of Open. What it took besides InKernel is our own work, and system calls
-// that are no command of the driver: mmap and madvise of the memory, sysfs and netlink.
+// OpeningStage describes one part of Open. What it took besides InKernel is our own work, and
+// system calls that are no command of the driver: mmap and madvise of the memory, sysfs and
+// netlink.
 type OpeningStage struct {
 	Name     string
 	Took     time.Duration

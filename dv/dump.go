@@ -10,11 +10,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// DumpSlots is how many slots of each ring a dump has, at most: up to half of them outstanding, and
-// those completed before.
+// DumpSlots says how many slots of each ring a dump has, at most: up to half of them outstanding,
+// and those completed before.
 const DumpSlots = 64
 
-// Dump is what the two rings of a queue held at one time. It is a copy.
+// Dump holds what the two rings of a queue held at one time. It is a copy.
 type Dump struct {
 	Queue string // tx0, rx0: the direction and the queue's number
 	Time  time.Time
@@ -36,22 +36,22 @@ const (
 	dumpNew         = "new"         // the driver has not looked at the CQE yet
 )
 
-// DumpedWQE is a descriptor in words. Slot is its free-running count in the ring, in 64-byte blocks
-// of a send ring, of which the NIC knows the 16 low bits.
+// DumpedWQE describes a descriptor in words. Slot is its free-running count in the ring, in
+// 64-byte blocks of a send ring, of which the NIC knows the 16 low bits.
 type DumpedWQE struct {
 	Slot  uint32 `json:"slot"`
 	State string `json:"state"` // completed, posted or unpublished
 	mlx5.WQE
 }
 
-// DumpedCQE is a completion in words. Slot is its free-running count in the ring.
+// DumpedCQE describes a completion in words. Slot is its free-running count in the ring.
 type DumpedCQE struct {
 	Slot  uint32 `json:"slot"`
 	State string `json:"state"` // completed or new
 	mlx5.Completion
 }
 
-// WQEs are the descriptors, in order. Frames that are written into them are left out.
+// WQEs returns the descriptors, in order. Frames that are written into them are left out.
 func (d *Dump) WQEs() []DumpedWQE {
 	all := []DumpedWQE{}
 	for at := 0; at < len(d.wqes.mem); {
@@ -93,8 +93,8 @@ func (d *Dump) state(slot uint32) string {
 	return dumpUnpublished
 }
 
-// CQEs are the completions, in order. Entries that hold none are left out: never written, or in a
-// CQE block behind its title.
+// CQEs returns the completions, in order. Entries that hold none are left out: never written, or
+// in a CQE block behind its title.
 func (d *Dump) CQEs() []DumpedCQE {
 	all := []DumpedCQE{}
 	for i := range d.cqes {
@@ -114,7 +114,7 @@ type ringCopy struct {
 	entries uint32 // of the ring
 }
 
-// slot is the count of the slot at mem[at].
+// slot returns the count of the slot at mem[at].
 func (r *ringCopy) slot(at int) uint32 { return r.first + uint32(at/r.unit) }
 
 // copyRing copies slots around cc of a ring whose last written slot is before pc.
@@ -129,7 +129,7 @@ func copyRing(ring []byte, unit int, cc, pc uint32) ringCopy {
 	return r
 }
 
-// copiedCQE is an entry of a ring of completions.
+// copiedCQE describes an entry of a ring of completions.
 type copiedCQE struct {
 	slot  uint32
 	state string

@@ -44,7 +44,7 @@ var (
 	ErrMAC = errors.New("MAC address refused")
 )
 
-// refusal is an error with a text of its own that errors.Is also finds to be
+// refusal wraps an error with a text of its own that errors.Is also finds to be
 // kind and cause.
 type refusal struct {
 	kind, cause error
@@ -62,14 +62,14 @@ func withKind(kind, err error) error {
 	return &refusal{kind, err, err.Error()}
 }
 
-// errorf is a new error of a kind.
+// errorf returns a new error of a kind.
 func errorf(kind error, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &refusal{kind, err, err.Error()}
 }
 
-// inInfiniBand is the refusal of a port that runs the other protocol. linkType is its number for
-// mlxconfig.
+// inInfiniBand returns the refusal of a port that runs the other protocol. linkType is its number
+// for mlxconfig.
 func inInfiniBand(device string, port uint8, linkType int) error {
 	return errorf(ErrInfiniBand,
 		"port %d of %s is InfiniBand: set LINK_TYPE_P%d=ETH with mlxconfig and reboot", port,

@@ -154,7 +154,7 @@ func canStride(c *uverbs.DeviceCaps) bool {
 		c.MinLogStridesInWQE <= logStrides && c.MaxLogStridesInWQE >= logStrides
 }
 
-// summary is the names of the features that are on, and those that are off with
+// summary returns the names of the features that are on, and those that are off with
 // the reason.
 func summary(features []Feature) (on, off string) {
 	var lists [2][]string

@@ -28,7 +28,7 @@ type Rule struct {
 // flow is a rule of the kernel: *uverbs.Flow or *uverbs.MissFlow.
 type flow interface{ Close() error }
 
-// Hits is how many frames a rule has matched, and the sum of their lengths.
+// Hits says how many frames a rule has matched, and the sum of their lengths.
 type Hits struct{ Packets, Bytes uint64 }
 
 // AddRule steers the frames of r to the receive queues, or with PriorityLinux to Linux, from now
@@ -95,7 +95,7 @@ func (r *Rule) end() error {
 	return nil
 }
 
-// hits is what the rule has matched so far. Called with the lock held.
+// hits returns what the rule has matched so far. Called with the lock held.
 func (r *Rule) hits() Hits {
 	h := r.past
 	if r.counts != nil {
@@ -107,8 +107,9 @@ func (r *Rule) hits() Hits {
 	return h
 }
 
-// attr is the kernel's rule for r: for any unicast MAC, as the netdev's may change, and what comes
-// to another one with this address has been flooded by a switch. The tag is as in unicastRule.
+// attr returns the kernel's rule for r: for any unicast MAC, as the netdev's may change, and what
+// comes to another one with this address has been flooded by a switch. The tag is as in
+// unicastRule.
 func (d *Device) attr(r HostRule, p Priority) uverbs.FlowAttr {
 	ports := uverbs.PortMatch{Dst: r.Port, DstMask: r.mask()}
 	specs := []uverbs.FlowSpec{d.anyUnicast().Spec(), addressSpec(r), ports.TCP()}
@@ -241,14 +242,14 @@ type HostRule struct {
 	Proto    uint8      // 6 (TCP) or 17 (UDP)
 	Addr     netip.Addr // the destination, without a zone
 	Port     uint16     // the first port
-	// Ports is how many there are from Port on: a power of two that divides Port. 0 is 1.
+	// Ports says how many there are from Port on: a power of two that divides Port. 0 is 1.
 	Ports int
 }
 
 // ports is Ports with its default.
 func (r HostRule) ports() int { return max(r.Ports, 1) }
 
-// mask is the bits of a port that must be those of Port.
+// mask returns the bits of a port that must be those of Port.
 func (r HostRule) mask() uint16 { return ^uint16(r.ports() - 1) }
 
 // String says which frames these are: "TCP port 443 of 10.0.0.1".
@@ -286,7 +287,7 @@ func (r HostRule) Validate() error {
 	return nil
 }
 
-// class is the number of the target, in the order of classes.
+// class returns the number of the target, in the order of classes.
 func (r HostRule) class() int {
 	i := 0
 	if r.Proto == protoUDP {
@@ -313,7 +314,7 @@ func (d *Device) inUse(r HostRule, err error) error {
 // In host mode Linux keeps the port's MAC and addresses, and all frames but those of
 // Device.AddRule.
 
-// hostMAC is the MAC of a device in host mode.
+// hostMAC returns the MAC of a device in host mode.
 func hostMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	switch {
 	case cfg.Promiscuous:
@@ -409,7 +410,7 @@ func headerMatch(m uverbs.EthMatch) uverbs.HeaderMatch {
 	return uverbs.HeaderMatch{Dst: m.Dst, DstMask: m.DstMask, VLAN: m.VLAN, VLANMask: m.VLANMask}
 }
 
-// headerMatch is the frames of r among those of m, in the device's own format.
+// headerMatch returns the frames of r among those of m, in the device's own format.
 func (r HostRule) headerMatch(m uverbs.EthMatch) uverbs.HeaderMatch {
 	h := headerMatch(m)
 	h.Proto, h.Port, h.PortMask = r.Proto, r.Port, r.mask()
@@ -420,7 +421,7 @@ func (r HostRule) headerMatch(m uverbs.EthMatch) uverbs.HeaderMatch {
 	return h
 }
 
-// RuleInfo is one rule of a device as the kernel has it.
+// RuleInfo describes one rule of a device as the kernel has it.
 type RuleInfo struct {
 	Priority uint16 `json:"priority"` // 0 to 15; the lowest that matches a frame counts
 	Match    string `json:"match"`

@@ -23,7 +23,7 @@ const (
 	handleTxQP
 )
 
-// generationMask is the part of a generation that a handle has room for.
+// generationMask gives the part of a generation that a handle has room for.
 const generationMask = 1<<24 - 1
 
 // handle names object kind of queue index, in its generation'th life.

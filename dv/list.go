@@ -16,8 +16,8 @@ type DeviceInfo struct {
 	Name, Netdev, Node string
 	// Firmware is its version, Type the hca_type ("MT4125"), GUID the node GUID.
 	Firmware, Type, GUID string
-	// Port is the number of the port that Netdev is at, and Ports how many the device has: 1, but
-	// for a card with several ports on one device, and in switchdev mode, where the functions'
+	// Port gives the number of the port that Netdev is at, and Ports how many the device has: 1,
+	// but for a card with several ports on one device, and in switchdev mode, where the functions'
 	// representors are ports as well.
 	Port, Ports int
 	// LinkLayer is "Ethernet" or "InfiniBand".
@@ -136,13 +136,13 @@ func (m *host) describePort(n *node, port uint8) DeviceInfo {
 // Network is how Linux uses the netdev of a port: what a second host on the same
 // link needs to know besides its own address.
 type Network struct {
-	// Netdev is the name of the port's interface.
+	// Netdev gives the name of the port's interface.
 	Netdev string
 	// Addresses are Linux's own there.
 	Addresses []netip.Addr
-	// Subnets are the prefixes on the link, without the link-local ones, longest first.
+	// Subnets lists the prefixes on the link, without the link-local ones, longest first.
 	Subnets []netip.Prefix
-	// Gateways are the default routers, at most one per IP version.
+	// Gateways gives the default routers, at most one per IP version.
 	Gateways []netip.Addr
 }
 

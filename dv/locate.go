@@ -42,13 +42,13 @@ type target struct {
 	facts  PortFacts
 	driver uint32 // enum rdma_driver_id, 0 unknown
 	guid   string // of the node, "" if it is not known
-	// linkType is the number that mlxconfig has for the port: N of LINK_TYPE_PN
+	// linkType gives the number that mlxconfig has for the port: N of LINK_TYPE_PN
 	linkType int
 	took     time.Duration // to find it
 	open     func() (uverbs.Kernel, error)
 	// allowed says whether this process may have what p asks for.
 	allowed func(p *plan) error
-	// lockable is how many bytes this process may still lock in memory, if there is a limit.
+	// lockable says how many bytes this process may still lock in memory, if there is a limit.
 	lockable func() (bytes int, limited bool)
 	// addresses opens the list of what the port's netdev receives; nil: there is none
 	addresses func(log *slog.Logger) (AddressList, error)
@@ -84,7 +84,7 @@ func locate(cfg *Config) (*target, error) {
 	return thisHost().locate(cfg.Device)
 }
 
-// given is the device that cfg brings along.
+// given returns the device that cfg brings along.
 func given(cfg *Config) *target {
 	f := cfg.Facts
 	f.MTU = cmp.Or(f.MTU, defaultMTU)
@@ -152,7 +152,7 @@ func (m *host) locate(name string) (*target, error) {
 	return m.target(n, port)
 }
 
-// portCalled is the port among nodes that has a name, as in locate.
+// portCalled returns the port among nodes that has a name, as in locate.
 func (m *host) portCalled(name string, nodes []node) (*node, uint8, error) {
 	device, number, numbered := strings.Cut(name, "/")
 	for i := range nodes {
@@ -200,7 +200,7 @@ func (m *host) unknown(name string, nodes []node) error {
 		devices)
 }
 
-// port is what sysfs says about port num, nil if there is none.
+// port returns what sysfs says about port num, nil if there is none.
 func (n *node) port(num uint8) *uverbs.PortInfo {
 	for i := range n.Ports {
 		if n.Ports[i].Num == int(num) {
@@ -210,10 +210,10 @@ func (n *node) port(num uint8) *uverbs.PortInfo {
 	return nil
 }
 
-// defaultPort is the port that the name of the device alone stands for: the first one whose netdev
-// is here and is no representor, which in switchdev mode is the uplink. The ports of functions come
-// before that (mlx5_ib_vport_rep_load in linux drivers/infiniband/hw/mlx5/ib_rep.c), so that of
-// several ports none is taken blindly.
+// defaultPort returns the port that the name of the device alone stands for: the first one whose
+// netdev is here and is no representor, which in switchdev mode is the uplink. The ports of
+// functions come before that (mlx5_ib_vport_rep_load in linux
+// drivers/infiniband/hw/mlx5/ib_rep.c), so that of several ports none is taken blindly.
 func (n *node) defaultPort() (uint8, error) {
 	if len(n.Ports) < 2 {
 		return n.firstPort(), nil
@@ -239,7 +239,7 @@ func (n *node) defaultPort() (uint8, error) {
 		"them)", n.IBDev, len(n.Ports), n.Ports[0].Num)
 }
 
-// firstPort is the number of the first port.
+// firstPort returns the number of the first port.
 func (n *node) firstPort() uint8 {
 	if len(n.Ports) == 0 {
 		return 1
@@ -247,7 +247,7 @@ func (n *node) firstPort() uint8 {
 	return uint8(n.Ports[0].Num)
 }
 
-// portNumbers are the numbers of all ports, the default one first.
+// portNumbers returns the numbers of all ports, the default one first.
 func (n *node) portNumbers() []uint8 {
 	first, err := n.defaultPort()
 	if err != nil {
@@ -265,7 +265,7 @@ func (n *node) portNumbers() []uint8 {
 	return all
 }
 
-// netdev is the name of the port's interface. Netlink knows best. Sysfs knows
+// netdev returns the name of the port's interface. Netlink knows best. Sysfs knows
 // the interfaces behind the port's addresses, VLANs included, of which those of
 // the same bus device count; and a card with one port has one interface.
 func (n *node) netdev(port uint8) string {
@@ -285,7 +285,7 @@ func (n *node) netdev(port uint8) string {
 	return ""
 }
 
-// ownNetdevs are the netdevs of the same bus device, without representors if there are others.
+// ownNetdevs returns the netdevs of the same bus device, without representors if there are others.
 func (n *node) ownNetdevs() []string {
 	var own []string
 	for _, name := range n.Netdevs {
@@ -299,7 +299,7 @@ func (n *node) ownNetdevs() []string {
 	return own
 }
 
-// portOf is the port whose netdev is called name, 0 if there is none.
+// portOf returns the port whose netdev is called name, 0 if there is none.
 func (n *node) portOf(name string) uint8 {
 	for _, p := range n.Ports {
 		if n.netdev(uint8(p.Num)) == name {
@@ -352,8 +352,8 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	return t, nil
 }
 
-// urgency is how loudly to say that addresses are to be registered by hand: an e-switch needs it,
-// and is in front of virtual functions and of physical ones that have some.
+// urgency returns how loudly to say that addresses are to be registered by hand: an e-switch needs
+// it, and is in front of virtual functions and of physical ones that have some.
 func (m *host) urgency(n *node) slog.Level {
 	functions, err := os.ReadFile(filepath.Join("/", m.root, "sys/class/infiniband", n.IBDev,
 		"device/sriov_numvfs"))
@@ -363,7 +363,7 @@ func (m *host) urgency(n *node) slog.Level {
 	return slog.LevelInfo
 }
 
-// lockable is how many bytes this process may still lock in memory, if there is a limit.
+// lockable returns how many bytes this process may still lock in memory, if there is a limit.
 func (m *host) lockable() (bytes int, limited bool) {
 	env, err := m.env()
 	already := m.pinned()

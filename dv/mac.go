@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
-// macLen is the length of an Ethernet address in bytes.
+// macLen gives the length of an Ethernet address in bytes.
 const macLen = 6
 
 // chooseMAC returns the address to claim on a port with facts f, or says why
@@ -58,7 +58,7 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	return bytes.Clone(mac), nil
 }
 
-// linux is what to call the port's Linux interface, which may be in another network namespace.
+// linux returns what to call the port's Linux interface, which may be in another network namespace.
 func (f *PortFacts) linux() string {
 	if f.Netdev == "" {
 		return "the Linux interface of " + f.Name
@@ -66,7 +66,7 @@ func (f *PortFacts) linux() string {
 	return f.Netdev
 }
 
-// randomMAC is a random, locally administered unicast address.
+// randomMAC returns a random, locally administered unicast address.
 func randomMAC(r random.Source) net.HardwareAddr {
 	mac := make(net.HardwareAddr, macLen)
 	r.Read(mac)

@@ -33,14 +33,14 @@ func (m *deviceMemory) free() error {
 	return errors.Join(m.arena.Close(), m.rings.Close())
 }
 
-// ring is the next n bytes, a multiple of the page size.
+// ring returns the next n bytes, a multiple of the page size.
 func (m *deviceMemory) ring(n int) *mmio.Region {
 	r := m.rings.Sub(m.used, n)
 	m.used += n
 	return r
 }
 
-// record is the next doorbell record.
+// record returns the next doorbell record.
 func (m *deviceMemory) record() *mmio.Region {
 	r := m.rings.Sub(m.records*recordStride, 8)
 	m.records++

@@ -32,7 +32,7 @@ const (
 
 // Packet is one received frame.
 type Packet struct {
-	// Data is the frame from its Ethernet header on, without FCS, or its
+	// Data holds the frame from its Ethernet header on, without FCS, or its
 	// beginning (see More). It is the
 	// NIC's buffer, with its whole remaining room as capacity; it belongs to
 	// the holder of the Packet until Release or PostFrame.
@@ -41,7 +41,7 @@ type Packet struct {
 	// Caps.RealTimeStamps seconds since 1970 in the upper half and nanoseconds in the lower. Clock
 	// reads both. Frames that were completed in one CQE block have that of the first.
 	Timestamp uint64
-	// Frame is the buffer that holds Data, and stands for those that hold the rest.
+	// Frame refers to the buffer that holds Data, and stands for those that hold the rest.
 	Frame Frame
 	// Hash is the RSS (Toeplitz) hash, valid with RxHash.
 	Hash uint32
@@ -49,13 +49,13 @@ type Packet struct {
 	Flags RxFlags
 	// VLAN is the tag control information of a stripped tag, valid with RxVLAN.
 	VLAN uint16
-	// More is how many bytes of the frame do not fit Data and lie in further
+	// More says how many bytes of the frame do not fit Data and lie in further
 	// buffers: RxQueue.Segments has them. 0 unless the ring has several buffers
 	// per frame; and headers, of up to 1 KiB, are in Data always.
 	More uint16
 }
 
-// Size is the length of the frame in bytes.
+// Size returns the length of the frame in bytes.
 func (p *Packet) Size() int { return len(p.Data) + int(p.More) }
 
 // TxFlags asks the NIC for work on a frame to be sent.
@@ -77,7 +77,7 @@ type TxPacket struct {
 	// Bufs are the frame's bytes in order, from the Ethernet header on, without
 	// FCS. Post copies them.
 	Bufs [][]byte
-	// HdrLen is the length of all headers up to and including TCP's, in bytes.
+	// HdrLen gives the length of all headers up to and including TCP's, in bytes.
 	// Used when MSS > 0.
 	HdrLen int
 	// MSS > 0 asks for segmentation: the bytes behind the headers go out in

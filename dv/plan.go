@@ -8,7 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// plan is how much of what a device gets: all sizes, before anything is made.
+// plan says how much of what a device gets: all sizes, before anything is made.
 type plan struct {
 	rx, tx     int // queues
 	active     int // receive queues that the indirection table leads to at first
@@ -91,11 +91,11 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	return p, nil
 }
 
-// longestBuffer is the longest frame that is given one buffer, in bytes: any
+// longestBuffer gives the longest frame that is given one buffer, in bytes: any
 // longer ones are given several.
 const longestBuffer = 38 * cacheLine
 
-// segments is how many buffers hold a frame of n bytes.
+// segments returns how many buffers hold a frame of n bytes.
 func segments(n int) int {
 	segs := 1
 	for segs*longestBuffer < n {
@@ -165,8 +165,8 @@ func (p *plan) shrink(cfg *Config, budget int) {
 	}
 }
 
-// leastSpare is the buffers for 64 frames, which a worker's batch and some packets under way need;
-// of a striding ring 4 slabs.
+// leastSpare returns the buffers for 64 frames, which a worker's batch and some packets under way
+// need; of a striding ring 4 slabs.
 func (p *plan) leastSpare() int {
 	if p.striding {
 		return 4
@@ -176,10 +176,10 @@ func (p *plan) leastSpare() int {
 
 func (p *plan) frames() int { return p.rx*p.rxRing()*p.segs + p.spare }
 
-// strideBytes is the longest frame in whole strides.
+// strideBytes returns the longest frame in whole strides.
 func (p *plan) strideBytes() int { return (p.frameLimit + strideSize - 1) &^ (strideSize - 1) }
 
-// rxRing is the descriptors of a receive ring: one per frame or, of a striding
+// rxRing returns the descriptors of a receive ring: one per frame or, of a striding
 // ring, as many slabs as hold so many of the longest.
 func (p *plan) rxRing() int {
 	if !p.striding {
@@ -189,7 +189,7 @@ func (p *plan) rxRing() int {
 	return max(4, 1<<bits.Len(uint(slabs-1)))
 }
 
-// rxCompletions is the completions that a full receive ring can lead to.
+// rxCompletions returns the completions that a full receive ring can lead to.
 func (p *plan) rxCompletions() int {
 	if p.striding {
 		return p.rxRing() * strides
@@ -197,7 +197,7 @@ func (p *plan) rxCompletions() int {
 	return p.rxRing()
 }
 
-// rxWQE is the size of a receive descriptor in bytes.
+// rxWQE returns the size of a receive descriptor in bytes.
 func (p *plan) rxWQE() int {
 	if p.striding {
 		return stridingWQE
@@ -205,7 +205,7 @@ func (p *plan) rxWQE() int {
 	return p.segs * mlx5.DataSegSize
 }
 
-// strided is the geometry to tell the kernel; nil for a ring without strides.
+// strided returns the geometry to tell the kernel; nil for a ring without strides.
 func (p *plan) strided() *uverbs.Striding {
 	if !p.striding {
 		return nil
@@ -220,7 +220,7 @@ func (p *plan) rxCQBytes() int  { return p.pages(p.rxCompletions() * mlx5.CQESiz
 func (p *plan) sqBytes() int    { return p.pages(p.txBlocks * mlx5.BB) }
 func (p *plan) txCQBytes() int  { return p.pages(p.txBlocks * mlx5.CQESize) }
 
-// cacheLine is the unit of frame buffers, in bytes. Their size is an odd
+// cacheLine gives the unit of frame buffers, in bytes. Their size is an odd
 // number of lines: with a power of two, all headers would fall on the same few
 // sets of the processor's caches.
 const cacheLine = 64
@@ -235,7 +235,7 @@ func (p *plan) ringBytes() int {
 	return p.recordBytes() + p.rx*(p.rqBytes()+p.rxCQBytes()) + p.tx*(p.sqBytes()+p.txCQBytes())
 }
 
-// pinned is the bytes the kernel will pin for all of it.
+// pinned returns the bytes the kernel will pin for all of it.
 func (p *plan) pinned() int { return p.arenaBytes() + p.ringBytes() }
 
 func (p *plan) pages(n int) int { return (n + p.pageSize - 1) &^ (p.pageSize - 1) }

@@ -38,14 +38,14 @@ func newPool(mem *mmio.Region, lkey uint32, size, count int) *Pool {
 	return p
 }
 
-// FrameSize is the size of every frame buffer in bytes: less than the longest
+// FrameSize returns the size of every frame buffer in bytes: less than the longest
 // frame where that takes several of them.
 func (p *Pool) FrameSize() int { return p.size }
 
-// Frames is the number of frames that exist.
+// Frames returns the number of frames that exist.
 func (p *Pool) Frames() int { return p.count }
 
-// Free is the number of frames in the pool now.
+// Free returns the number of frames in the pool now.
 func (p *Pool) Free() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,13 +66,13 @@ func (p *Pool) Get() (Frame, bool) {
 // long Packet has besides.
 func (p *Pool) Put(f Frame) { p.back([]Frame{f}) }
 
-// Bytes is the whole of a frame that the caller owns.
+// Bytes returns the whole of a frame that the caller owns.
 func (p *Pool) Bytes(f Frame) []byte {
 	at := int(f) * p.size
 	return p.buf[at : at+p.size : at+p.size]
 }
 
-// addr is where the NIC finds frame f.
+// addr returns where the NIC finds frame f.
 func (p *Pool) addr(f Frame) uint64 { return p.base + uint64(f)*uint64(p.size) }
 
 // valid reports whether f is a frame of this pool.

@@ -22,10 +22,10 @@ const (
 // raise adds bits.
 func (a *ownerSignals) raise(bits uint32) { a.bits.Or(bits) }
 
-// none is true when there is no signal.
+// none reports whether there is no signal.
 func (a *ownerSignals) none() bool { return a.bits.Load() == 0 }
 
-// stopped is true when the queue must not be used any more.
+// stopped reports whether the queue must not be used any more.
 func (a *ownerSignals) stopped() bool { return a.bits.Load()&(signalStopped|signalFailed) != 0 }
 
 // wantsReset reports whether a reset is due.
@@ -42,7 +42,7 @@ func (a *ownerSignals) clearReset() (inError bool) {
 	return a.bits.And(^uint32(signalReset|signalInError))&signalInError != 0
 }
 
-// queueControl is what a queue needs from its device: the kernel's part of it, and
+// queueControl holds what a queue needs from its device: the kernel's part of it, and
 // somebody to tell when it is over.
 type queueControl struct {
 	// halt makes the NIC let go of the ring: afterwards it reads and writes

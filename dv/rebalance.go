@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// hashed is what spreads the hashed classes over the receive queues: a table, a
+// hashed holds what spreads the hashed classes over the receive queues: a table, a
 // target per class, and a rule that leads to each.
 type hashed struct {
 	mu       sync.Mutex
@@ -24,7 +24,7 @@ type hashed struct {
 	other        *uverbs.Flow // that leads there; nil: there are no rules
 	restPriority uint16       // of other
 
-	// retired is what was used before, without rules. A frame may have been on its
+	// retired says what was used before, without rules. A frame may have been on its
 	// way to it when its rule went, so it is kept until the next change.
 	retired *hashed
 }
@@ -178,7 +178,7 @@ func (d *Device) Rebalance(weights []int) error {
 	return h.retired.closeRules()
 }
 
-// shares is a table of entries queues in proportion to their weights, each next to
+// shares returns a table of entries queues in proportion to their weights, each next to
 // its due as it goes (the queue furthest behind comes next).
 func shares(weights []int, queues, entries int) ([]int, error) {
 	total := 0

@@ -38,7 +38,7 @@ type recovery struct {
 
 func newRecovery(c clock.Clock) recovery { return recovery{now: c.Now} }
 
-// wait is how long the next reset is to be put off.
+// wait returns how long the next reset is to be put off.
 func (r *recovery) wait() time.Duration {
 	if r.next.IsZero() {
 		return 0

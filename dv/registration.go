@@ -24,7 +24,7 @@ type AddressList interface {
 	Close() error
 }
 
-// maxGroups is how many groups are added one by one; for more, all multicast is. The driver
+// maxGroups says how many groups are added one by one; for more, all multicast is. The driver
 // writes its whole list at each change, and leaves out what the card has no room for.
 const maxGroups = 100
 
@@ -135,7 +135,7 @@ func (r *registration) replace(groups []net.HardwareAddr) error {
 	return errors.Join(errs...)
 }
 
-// commandList is the AddressList of a netdev in another network namespace: it says which
+// commandList holds the AddressList of a netdev in another network namespace: it says which
 // commands do there what a program here cannot.
 type commandList struct {
 	log   *slog.Logger

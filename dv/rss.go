@@ -59,7 +59,7 @@ func newToeplitz(key RSSKey) *toeplitz {
 	return t
 }
 
-// sum is the hash of in, at most maxHashInput bytes.
+// sum returns the hash of in, at most maxHashInput bytes.
 func (t *toeplitz) sum(in []byte) uint32 {
 	var h uint32
 	for i, b := range in {
@@ -68,7 +68,7 @@ func (t *toeplitz) sum(in []byte) uint32 {
 	return h
 }
 
-// hash is what the NIC computes for f: over addresses and, for TCP and UDP,
+// hash returns what the NIC computes for f: over addresses and, for TCP and UDP,
 // ports.
 func (t *toeplitz) hash(f Flow) uint32 {
 	var buf [maxHashInput]byte
@@ -96,10 +96,10 @@ type spread struct {
 	queueAt []int // receive queue of each entry; their number is a power of two
 }
 
-// queueOf is the receive queue that a hash leads to.
+// queueOf returns the receive queue that a hash leads to.
 func (s *spread) queueOf(hash uint32) int { return s.queueAt[int(hash)&(len(s.queueAt)-1)] }
 
-// evenly is a table of 1<<log entries in which the queues take turns.
+// evenly returns a table of 1<<log entries in which the queues take turns.
 func evenly(queues, log int) []int {
 	at := make([]int, 1<<log)
 	for i := range at {

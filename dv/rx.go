@@ -104,7 +104,7 @@ type rqFormat interface {
 	restart()
 }
 
-// newRing is a queue whose format is still to be set, over memory that the NIC
+// newRing returns a queue whose format is still to be set, over memory that the NIC
 // does not know yet: entries (a power of two) of wqe bytes in ring, each a
 // pointer to write at its end.
 func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
@@ -126,7 +126,7 @@ func (q *RxQueue) rewind() {
 	q.rec.StoreBE32(mlx5.RecordRecv, 0)
 }
 
-// Index is the queue's number in its device.
+// Index returns the queue's number in its device.
 func (q *RxQueue) Index() int { return q.index }
 
 // Poll fills dst with received frames and returns how many; 0 if there are
@@ -146,7 +146,7 @@ func (q *RxQueue) Poll(dst []Packet) int {
 	return n
 }
 
-// flagsOf is what the NIC found out about a frame.
+// flagsOf returns what the NIC found out about a frame.
 func (q *RxQueue) flagsOf(cqe *mlx5.CQE) RxFlags {
 	flags := q.headerStatus.of(cqe.HeaderStatus())
 	if cqe.HashType() != 0 {
@@ -241,11 +241,11 @@ func (q *RxQueue) Stats() RxStats {
 	return s
 }
 
-// Size is how many descriptors the ring has.
+// Size returns how many descriptors the ring has.
 func (q *RxQueue) Size() int { return int(q.mask) + 1 }
 
-// Left is how many of them had no frame yet, as far as Poll had seen, just before the NIC was given
-// more for the last time: near 0 it is about to drop frames. Any goroutine may call it.
+// Left returns how many of them had no frame yet, as far as Poll had seen, just before the NIC was
+// given more for the last time: near 0 it is about to drop frames. Any goroutine may call it.
 func (q *RxQueue) Left() int { return int(q.left.Load()) }
 
 // waiter is where a queue asks for events, and where they come.
@@ -314,7 +314,7 @@ func (q *RxQueue) Wake() { q.channel.Wake() }
 // for the port, not for the ring (Device.OutOfBuffer). That it was empty shows only in that the
 // completion of the last descriptor published is there when the next is published.
 
-// maxStallSteps is how many CQE blocks one publication looks at to find that out, at most. No
+// maxStallSteps says how many CQE blocks one publication looks at to find that out, at most. No
 // block is looked at twice.
 const maxStallSteps = 64
 
@@ -381,7 +381,7 @@ func newHeaderStatusTable() *headerStatusTable {
 	return v
 }
 
-// of is the flags for a status (mlx5.CQE.HeaderStatus).
+// of returns the flags for a status (mlx5.CQE.HeaderStatus).
 func (v *headerStatusTable) of(status uint16) RxFlags {
 	return v[status&0xff|status>>1&0x300]
 }

@@ -12,7 +12,7 @@ import (
 // reach stay in the descriptor, for the next round of the ring: a small frame
 // on a port with a large MTU takes one small buffer with it.
 
-// multiSGE is the format of such a ring. slots has segs entries for each
+// multiSGE holds the format of such a ring. slots has segs entries for each
 // descriptor. The buffers that a descriptor lacks are always its first ones.
 type multiSGE struct {
 	*RxQueue

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
-// singleSGE is the format of a ring that has one buffer for each frame: a
+// singleSGE holds the format of a ring that has one buffer for each frame: a
 // descriptor is one data segment.
 type singleSGE struct{ *RxQueue }
 
@@ -161,7 +161,7 @@ func (s *cqeBlock) begin(cqe *mlx5.CQE, n uint32, flags RxFlags) {
 	}
 }
 
-// minis is the array that mini i of the CQE block at ci is in.
+// minis returns the array that mini i of the CQE block at ci is in.
 func (c *compRing) minis(i uint32) *mlx5.CQE {
 	at := int((c.ci+max(1, i&^(mlx5.MinisPerCQE-1)))&c.mask) * mlx5.CQESize
 	return (*mlx5.CQE)(c.buf[at : at+mlx5.CQESize])
@@ -177,7 +177,7 @@ func (c *compRing) endBlock(n uint32) {
 	c.ci += n
 }
 
-// plain is how many of the next limit entries are ours and no titles; title
+// plain returns how many of the next limit entries are ours and no titles; title
 // reports that behind them is one. It looks at one word of each; their other
 // bytes may be read when it returns.
 func (c *compRing) plain(limit int) (n int, title bool) {
@@ -197,7 +197,7 @@ func (c *compRing) plain(limit int) (n int, title bool) {
 	return n, true
 }
 
-// blockLen is the number of entries of the CQE block whose title is cqe, 0 if
+// blockLen returns the number of entries of the CQE block whose title is cqe, 0 if
 // it cannot be one: it is no more than limit.
 func blockLen(cqe *mlx5.CQE, limit uint32) uint32 {
 	n := cqe.ByteCount()
@@ -296,8 +296,8 @@ func (q *RxQueue) badBlock() {
 		q.block.i))
 }
 
-// compression is the format to ask for, 0 for none: the one that tells each frame's hash or, of a
-// striding ring, its first stride, if the device has it.
+// compression returns the format to ask for, 0 for none: the one that tells each frame's hash or,
+// of a striding ring, its first stride, if the device has it.
 func (d *Device) compression() uint8 {
 	if d.config.NoCompression {
 		return 0

@@ -24,11 +24,11 @@ const (
 	slabSize   = strideSize * strides
 )
 
-// stridingWQE is the size of a receive descriptor in bytes: a head that rings
+// stridingWQE gives the size of a receive descriptor in bytes: a head that rings
 // have no use for, and a pointer.
 const stridingWQE = 2 * mlx5.DataSegSize
 
-// striding is the format of a striding ring. at and out say how far the slab at cc
+// striding holds the format of a striding ring. at and out say how far the slab at cc
 // is filled.
 type striding struct {
 	*RxQueue

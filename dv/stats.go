@@ -8,7 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// Stats is a snapshot of all counters. All count from Open.
+// Stats holds a snapshot of all counters. All count from Open.
 type Stats struct {
 	Rx []RxStats
 	Tx []TxStats
@@ -16,7 +16,7 @@ type Stats struct {
 	LinkUp bool
 	// LinkChanges counts the times it was told.
 	LinkChanges uint64
-	// ActiveRxQueues is how many receive queues get flows now, and Rebalances how often that, or
+	// ActiveRxQueues says how many receive queues get flows now, and Rebalances how often that, or
 	// their shares, changed.
 	ActiveRxQueues int
 	Rebalances     uint64
@@ -28,9 +28,9 @@ type Stats struct {
 type RxStats struct {
 	// Packets and Bytes delivered by Poll; bytes without FCS.
 	Packets, Bytes uint64
-	// Compressed is how many of the packets came in compressed completions.
+	// Compressed says how many of the packets came in compressed completions.
 	Compressed uint64
-	// Segmented is how many of the packets took more than one buffer.
+	// Segmented says how many of the packets took more than one buffer.
 	Segmented uint64
 	// Polls is calls of Poll that looked at the ring, Hits those that returned packets.
 	Polls, Hits uint64
@@ -67,15 +67,15 @@ type TxStats struct {
 	// Packets and Bytes posted and flushed. A segmented packet counts once, its
 	// headers too.
 	Packets, Bytes uint64
-	// LSO is how many of the packets asked for segmentation, Inline how many
+	// LSO says how many of the packets asked for segmentation, Inline how many
 	// were written into their descriptor as a whole, ZeroCopy how many were
 	// sent by PostFrame.
 	LSO, Inline, ZeroCopy uint64
-	// MultiPacket is how many shared their descriptor with others, or could have.
+	// MultiPacket says how many shared their descriptor with others, or could have.
 	MultiPacket uint64
 	// Doorbells is flushes that had something to say.
 	Doorbells uint64
-	// BlueFlames is how many of them carried their descriptor.
+	// BlueFlames says how many of them carried their descriptor.
 	BlueFlames uint64
 	// Completions is completion entries consumed.
 	Completions uint64
@@ -110,7 +110,7 @@ func (c *counter) show() {
 	}
 }
 
-// rxCounts is the counters of RxStats.
+// rxCounts holds the counters of RxStats.
 type rxCounts struct {
 	packets, bytes, compressed, segmented, polls, hits, refills, stalls, resets counter
 	arms, events, wakes                                                         counter
@@ -163,7 +163,7 @@ func (c *rxCounts) stats() RxStats {
 	}
 }
 
-// txCounts is the counters of TxStats.
+// txCounts holds the counters of TxStats.
 type txCounts struct {
 	packets, bytes, inline, zeroCopy, lso, mpw, doorbells, blueFlames counter
 	completions                                                       counter
@@ -207,7 +207,7 @@ func (c *txCounts) stats() TxStats {
 	}
 }
 
-// portCounterLife is how old a counter of the port may be: to read one is a command to the
+// portCounterLife says how old a counter of the port may be: to read one is a command to the
 // firmware.
 const portCounterLife = 100 * time.Millisecond
 
@@ -231,8 +231,8 @@ func (p *portCounter) open(c clock.Clock, ask func() (uint64, error)) {
 	}
 }
 
-// value is how much has been counted since open, 0 if that is not known. The firmware's counters
-// have 32 bits (struct mlx5_ifc_query_q_counter_out_bits), and wrap.
+// value returns how much has been counted since open, 0 if that is not known. The firmware's
+// counters have 32 bits (struct mlx5_ifc_query_q_counter_out_bits), and wrap.
 func (p *portCounter) value() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,9 +259,10 @@ func (p *portCounter) last() uint64 {
 	return p.sum
 }
 
-// OutOfBuffer is how many frames the NIC has dropped since Open as the receive queue they were for
-// had no buffer: the kernel's counter out_of_buffer of the port. It counts for all users of the
-// RDMA device, other processes too, and not for the netdev, which has rx_out_of_buffer in ethtool
+// OutOfBuffer returns how many frames the NIC has dropped since Open as the receive queue they
+// were for had no buffer: the kernel's counter out_of_buffer of the port. It counts for all users
+// of the RDMA device, other processes too, and not for the netdev, which has rx_out_of_buffer in
+// ethtool
 // -S. It is up to 100 ms old, and 0 where the kernel does not tell. RxStats.Stalls says which of
 // our queues it was. A device that is over is not asked again: a command to it may take seconds.
 func (d *Device) OutOfBuffer() uint64 {

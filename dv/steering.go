@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
-// class is one kind of unicast traffic. A hash covers one family and one
+// class describes one kind of unicast traffic. A hash covers one family and one
 // transport, so each class has a target ("RSS queue pair") of its own, and a
 // rule that leads its frames there. Rules of a lower priority number come
 // first: frames that are TCP are also IPv4, and all are frames.
@@ -22,7 +22,7 @@ type class struct {
 	above     []uverbs.FlowSpec
 }
 
-// classes is every kind of unicast traffic but the last, see classOther.
+// classes returns every kind of unicast traffic but the last, see classOther.
 // Fragments have no ports, and go with the rest of their family.
 func classes() []class {
 	v4, v6 := uverbs.IPv4Match{}.Spec(), uverbs.IPv6Match{}.Spec()
@@ -37,7 +37,7 @@ func classes() []class {
 	}
 }
 
-// classOther is what no other class took: ARP, mostly. It is not hashed, and
+// classOther returns what no other class took: ARP, mostly. It is not hashed, and
 // comes to receive queue 0 with broadcast and multicast.
 func classOther() class { return class{name: "other frames"} }
 
@@ -53,7 +53,7 @@ const (
 	groupPriority = otherPriority + 1
 )
 
-// hashedPriorities is how many priorities the hashed classes use at a time.
+// hashedPriorities says how many priorities the hashed classes use at a time.
 const hashedPriorities = 2
 
 const (
@@ -61,7 +61,7 @@ const (
 	etherIPv6 = 0x86dd
 )
 
-// unicastRule is the rule for our frames of class c. It carries the device's flow tag:
+// unicastRule returns the rule for our frames of class c. It carries the device's flow tag:
 // the kernel refuses an equal rule with another tag, and would else have both devices get
 // each frame (check_conflicting_ftes, add_rule_fg in linux 6.12 drivers/net/ethernet/
 // mellanox/mlx5/core/fs_core.c).
@@ -73,10 +73,10 @@ func (d *Device) unicastRule(c class) uverbs.FlowAttr {
 		Specs: append(specs, uverbs.Tag(d.flowTag))}
 }
 
-// newFlowTag is 24 random bits, not all 0: 0 is what rules without a tag have.
+// newFlowTag returns 24 random bits, not all 0: 0 is what rules without a tag have.
 func newFlowTag(r random.Source) uint32 { return 1 + r.Rand().Uint32N(1<<24-1) }
 
-// unicast is what our frames have in common: the MAC, or in promiscuous mode
+// unicast returns what our frames have in common: the MAC, or in promiscuous mode
 // only that the group bit is clear.
 func (d *Device) unicast() uverbs.EthMatch {
 	if d.config.Promiscuous {
@@ -99,7 +99,7 @@ func (d *Device) tagged(m uverbs.EthMatch) uverbs.EthMatch {
 	return m
 }
 
-// group is a set of multicast addresses that we get a copy of.
+// group holds a set of multicast addresses that we get a copy of.
 type group struct {
 	name      string
 	dst, mask [macLen]byte
@@ -114,7 +114,7 @@ func groups() []group {
 	}
 }
 
-// match is the group's frames.
+// match returns the group's frames.
 func (g group) match() uverbs.EthMatch { return uverbs.EthMatch{Dst: g.dst, DstMask: g.mask} }
 
 // copyRule has the frames of match copied for us; they go on to Linux. It has no tag, so

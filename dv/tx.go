@@ -78,7 +78,7 @@ type TxQueue struct {
 	count   txCounts     // written by mu's holder, shown to others by atomics
 }
 
-// txLimits is what the device takes, in bytes.
+// txLimits holds what the device takes, in bytes.
 type txLimits struct {
 	minInline int // header bytes that must be in the descriptor
 	inline    int // longest frame that is in its descriptor as a whole; 0: inlineMax
@@ -90,7 +90,7 @@ type txLimits struct {
 	mpw uint32 // longest multi-packet descriptor in 16-byte units; 0: none
 }
 
-// MaxBlocks is the most blocks of the ring one packet takes: with Free at
+// MaxBlocks gives the most blocks of the ring one packet takes: with Free at
 // least this, Post can fail for want of staging memory only.
 const MaxBlocks = mlx5.MaxDS / 4
 
@@ -119,7 +119,7 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 	return q
 }
 
-// longestFrame is the longest frame that is sent, in bytes, without FCS.
+// longestFrame returns the longest frame that is sent, in bytes, without FCS.
 func (q *TxQueue) longestFrame() int { return int(q.longest.Load()) }
 
 // rewind sets the ring to its state after a reset: empty, counters 0.
@@ -132,7 +132,7 @@ func (q *TxQueue) rewind() {
 	q.rec.StoreBE32(mlx5.RecordSend, 0)
 }
 
-// Index is the queue's number in its device.
+// Index returns the queue's number in its device.
 func (q *TxQueue) Index() int { return q.index }
 
 // Lock and Unlock guard the queue for its users. Hold it briefly.
@@ -144,11 +144,11 @@ func (q *TxQueue) Unlock() { q.mu.Unlock() }
 // TryLock is Lock if that takes no waiting, and reports whether it did.
 func (q *TxQueue) TryLock() bool { return q.mu.TryLock() }
 
-// Free is the number of free 64-byte blocks of the ring. A packet takes up to
+// Free returns the number of free 64-byte blocks of the ring. A packet takes up to
 // MaxBlocks, mostly one or two.
 func (q *TxQueue) Free() int { return int(q.room()) }
 
-// Size is how many blocks the ring has, see Free.
+// Size returns how many blocks the ring has, see Free.
 func (q *TxQueue) Size() int { return int(q.size) }
 
 func (q *TxQueue) room() uint32 { return q.size - (q.pc - q.cc) }
@@ -198,7 +198,7 @@ func (q *TxQueue) ask() {
 	q.asked = q.pc
 }
 
-// ctrlFlags is the offset of fm_ce_se in a control segment.
+// ctrlFlags gives the offset of fm_ce_se in a control segment.
 const ctrlFlags = 11
 
 // Flush shows the NIC what was posted: one doorbell for all of it. The last

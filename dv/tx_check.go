@@ -2,7 +2,7 @@ package dv
 
 import "time"
 
-// txTimeout is how long descriptors may wait without a completion, with the link up, before the
+// txTimeout says how long descriptors may wait without a completion, with the link up, before the
 // queue is replaced: what linux allows the queues of a netdev on the same port (watchdog_timeo in
 // drivers/net/ethernet/mellanox/mlx5/core/en_main.c). A ring is sent in less than 100 ms on the
 // slowest link that a card has, but not while the other end pauses the port (IEEE 802.3 annex 31B,
@@ -33,7 +33,7 @@ func (q *TxQueue) show() {
 	q.count.showDone()
 }
 
-// txStall is how long descriptors have waited without a completion, with the link up.
+// txStall says how long descriptors have waited without a completion, with the link up.
 type txStall struct {
 	since    time.Time // zero: none wait
 	cc       uint32
@@ -55,7 +55,7 @@ func (q *TxQueue) watch() {
 	}
 }
 
-// full is the answer to a packet there is no room for.
+// full returns the answer to a packet there is no room for.
 func (q *TxQueue) full() error {
 	q.count.stalls.n++
 	q.count.showFaults()

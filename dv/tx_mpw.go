@@ -14,14 +14,14 @@ type mpw struct {
 	ds    uint32 // its length so far in 16-byte units; 0: none is open
 	limit uint32 // how long it can get: 0 if none is open
 	flags TxFlags
-	// before is how many packets had been posted when it was opened.
+	// before says how many packets had been posted when it was opened.
 	before uint64
 }
 
-// mpwHead is the length of what precedes the records.
+// mpwHead gives the length of what precedes the records.
 const mpwHead = (mlx5.CtrlSegSize + mlx5.EthSegSize) / mlx5.DSSize
 
-// dsPerBB is how many 16-byte units make a block.
+// dsPerBB says how many 16-byte units make a block.
 const dsPerBB = mlx5.BB / mlx5.DSSize
 
 // record returns room for a record of ds units, for a frame with these flags,

@@ -103,10 +103,10 @@ func (q *TxQueue) putSend(frame []byte, ds int, blocks uint32, flags TxFlags,
 	q.commit(blocks)
 }
 
-// inlineAt is where inlined bytes start in a descriptor.
+// inlineAt says where inlined bytes start in a descriptor.
 const inlineAt = mlx5.CtrlSegSize + mlx5.InlineOffset
 
-// csum is the checksum bits of an Ethernet segment for f.
+// csum returns the checksum bits of an Ethernet segment for f.
 func csum(f TxFlags) uint8 { return uint8(f&(TxL3Csum|TxL4Csum)) * mlx5.CsumL3 }
 
 // vlanTag is the size of an 802.1Q tag, which stands behind the two MAC

@@ -74,7 +74,7 @@ func checkAddress(p netip.Prefix) error {
 // hasEnds says whether the first and last address of p's subnet are not hosts.
 func hasEnds(p netip.Prefix) bool { return p.Addr().Is4() && p.Bits() >= 0 && p.Bits() < 31 }
 
-// lastAddr is the highest address of an IPv4 subnet.
+// lastAddr returns the highest address of an IPv4 subnet.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().As4()
 	for i := p.Bits(); i < 32; i++ {
@@ -112,7 +112,7 @@ func toSubnet(p netip.Prefix) (tcpip.Subnet, error) {
 	return tcpip.NewSubnet(a, tcpip.MaskFromBytes(mask))
 }
 
-// protocolOf is the network protocol that carries a.
+// protocolOf returns the network protocol that carries a.
 func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	if a.Is4() {
 		return header.IPv4ProtocolNumber
@@ -120,7 +120,7 @@ func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return header.IPv6ProtocolNumber
 }
 
-// defaultAddressTimeout is the default of Config.AddressTimeout.
+// defaultAddressTimeout gives the default of Config.AddressTimeout.
 const defaultAddressTimeout = 15 * time.Second
 
 // configure asks the network for the addresses that cfg wants from it, and starts the goroutines
@@ -258,8 +258,8 @@ func (s *Stack) routed() bool {
 // routerWait is three router solicitations, 4 s apart at most, and an answer (RFC 4861 section 10).
 const routerWait, routerPoll = 5 * time.Second, 20 * time.Millisecond
 
-// otherVersion is how long one IP version waits for the other: routers answer a solicitation within
-// 0.5 s, and detecting duplicates takes as long as Config says.
+// otherVersion says how long one IP version waits for the other: routers answer a solicitation
+// within 0.5 s, and detecting duplicates takes as long as Config says.
 const otherVersion = 2 * time.Second
 
 // autoconfSource is where routes and resolvers come from.
@@ -275,7 +275,7 @@ const (
 // sourcePrecedence lists the sources by the precedence of their routes and resolvers.
 var sourcePrecedence = []autoconfSource{fromDHCPv4, fromDHCPv6, fromRA, fromLinux}
 
-// autoconf is what the network has configured while the stack runs, by source. Config has
+// autoconf holds what the network has configured while the stack runs, by source. Config has
 // precedence over it.
 type autoconf struct {
 	applying sync.Mutex // held from a change until it is in force; locked before mu
@@ -462,7 +462,7 @@ func (l *netdevConfig) complete(cfg Config) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// routes are the default routes over a router that one of our addresses can reach.
+// routes returns the default routes over a router that one of our addresses can reach.
 func (l *netdevConfig) routes(ours []netip.Prefix) (routes []Route) {
 	for _, g := range l.Gateways {
 		if slices.ContainsFunc(ours, func(p netip.Prefix) bool { return reaches(p, g) }) {

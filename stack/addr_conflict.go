@@ -24,7 +24,7 @@ import (
 const (
 	// detectionProbes are spread over Config.DuplicateDetection.
 	detectionProbes = 3
-	// detectionSlack is what a detection may take beyond its time.
+	// detectionSlack says what a detection may take beyond its time.
 	detectionSlack = 30 * time.Second
 )
 
@@ -161,7 +161,7 @@ type takenError struct{ by net.HardwareAddr } // empty: it does not say who it i
 func (takenError) Error() string { return ErrDuplicateAddress.Error() }
 func (takenError) Unwrap() error { return ErrDuplicateAddress }
 
-// dadError is what the result of a detection means; nil is that nobody has the address.
+// dadError returns what the result of a detection means; nil is that nobody has the address.
 func dadError(r gstack.DADResult) error {
 	switch r := r.(type) {
 	case *gstack.DADDupAddrDetected:
@@ -174,7 +174,7 @@ func dadError(r gstack.DADResult) error {
 	return nil
 }
 
-// probeError is the error of an address that cannot be used.
+// probeError returns the error of an address that cannot be used.
 func (s *Stack) probeError(p netip.Prefix, err error) error {
 	if !errors.Is(err, ErrDuplicateAddress) {
 		return fmt.Errorf("probe for address %s: %w", p, err)
@@ -232,14 +232,14 @@ func (s addressOutcome) wait(ctx context.Context) error {
 }
 
 const (
-	// defendInterval is how often one address is defended at most (RFC 5227 section 1.1,
+	// defendInterval says how often one address is defended at most (RFC 5227 section 1.1,
 	// DEFEND_INTERVAL).
 	defendInterval = 10 * time.Second
-	// twinInterval is how often a line is logged about our own hardware address elsewhere.
+	// twinInterval says how often a line is logged about our own hardware address elsewhere.
 	twinInterval = time.Minute
-	// manyDefended is the number of addresses from which on old entries are forgotten.
+	// manyDefended counts the addresses from which on old entries are forgotten.
 	manyDefended = 64
-	// claimQueue is how many claims wait to be dealt with. What exceeds it is counted only.
+	// claimQueue says how many claims wait to be dealt with. What exceeds it is counted only.
 	claimQueue = 16
 )
 
@@ -254,7 +254,7 @@ type claims struct {
 	conflicts, defences, twins, moves atomic.Uint64 // as in Stats
 }
 
-// hardware is the link's hardware address, "" if it has none.
+// hardware returns the link's hardware address, "" if it has none.
 func (c *claims) hardware() tcpip.LinkAddress {
 	if own := c.own.Load(); own != nil {
 		return *own
@@ -429,7 +429,7 @@ func (e arpEndpoint) checkSender(h header.ARP) {
 	}
 }
 
-// announceAgain is when an announcement is repeated, in case the first was lost (RFC 5227's
+// announceAgain says when an announcement is repeated, in case the first was lost (RFC 5227's
 // ANNOUNCE_INTERVAL).
 const announceAgain = 2 * time.Second
 

@@ -57,7 +57,7 @@ type bond struct {
 	errs    []error       // of devices that were closed
 }
 
-// bondMember is a member that has a device, or had, or is to have one. Guarded by bond.mu.
+// bondMember describes a member that has a device, or had, or is to have one. Guarded by bond.mu.
 type bondMember struct {
 	device  *dv.Device // nil: there is none
 	busy    bool       // it is being opened or closed
@@ -69,9 +69,9 @@ type bondMember struct {
 
 const (
 	firstBondPause, longestBondPause = 250 * time.Millisecond, 5 * time.Second
-	// steadyBond is how long a device must have worked for the pause after its loss to be short.
+	// steadyBond says how long a device must have worked for the pause after its loss to be short.
 	steadyBond = time.Second
-	// bondPause is the least time between two looks at the bond.
+	// bondPause gives the least time between two looks at the bond.
 	bondPause = 5 * time.Millisecond
 )
 
@@ -130,7 +130,7 @@ func (b *bond) start(link *rdma.Endpoint) {
 	b.ended.Go(b.run)
 }
 
-// opened is b for the link's failover.
+// opened returns b for the link's failover.
 func (b *bond) opened() failover.Opened {
 	return failover.Opened{Device: b, Backend: b.backend, Name: "bond " + b.h.name()}
 }
@@ -155,7 +155,7 @@ func (b *bond) open(ctx context.Context, name string) (*dv.Device, error) {
 	})
 }
 
-// devices are those at work.
+// devices returns those at work.
 func (b *bond) devices() (all []*dv.Device) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +165,7 @@ func (b *bond) devices() (all []*dv.Device) {
 	return all
 }
 
-// sender is a device that sends, or the first if none does.
+// sender returns a device that sends, or the first if none does.
 func (b *bond) sender() *dv.Device {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -70,8 +70,8 @@ func (b *bond) changing(below hostnet.Below) bool {
 		})
 }
 
-// plan is the members that have rings now, and what each is for. mu is held, or nobody else knows
-// b.
+// plan returns the members that have rings now, and what each is for. mu is held, or nobody else
+// knows b.
 func (b *bond) plan(below hostnet.Below) (list []rdma.Member) {
 	for _, p := range below.Devices {
 		m := b.members[p.Name]

@@ -20,12 +20,12 @@ import (
 // Config configures a stack: its device, addresses, routes and protocols. The zero value is useful:
 // an IPv6 link-local address, loopback, and no gateway.
 type Config struct {
-	// NIC is the device that [Open] opens; [New] does not look at it. Its Logger, Clock and Random
-	// default to those of the stack, its TxQueues to twice GOMAXPROCS, at most 8, but not to fewer
-	// than RxQueues; to 1 if GOMAXPROCS is 1.
+	// NIC names the device that [Open] opens; [New] does not look at it. Its Logger, Clock and
+	// Random default to those of the stack, its TxQueues to twice GOMAXPROCS, at most 8, but not
+	// to fewer than RxQueues; to 1 if GOMAXPROCS is 1.
 	NIC dv.Config
 
-	// Backend is what [Open] puts under the stack: BackendAuto (the default) takes packet sockets
+	// Backend says what [Open] puts under the stack: BackendAuto (the default) takes packet sockets
 	// where NIC.Device has no rings. [New] does not look at it.
 	Backend Backend
 
@@ -55,7 +55,7 @@ type Config struct {
 	// any goroutine, until it succeeds. The stack closes what it returns. Not with Host.
 	OpenInterface func(packet.Config) (packet.Interface, error)
 
-	// GracePeriod is how long a device that has come back must work: one that fails sooner is not
+	// GracePeriod says how long a device that has come back must work: one that fails sooner is not
 	// looked for again, but by [Stack.Recover]. Default 0: it always is, as virtual functions are
 	// taken away and given back as routine.
 	GracePeriod time.Duration
@@ -74,9 +74,9 @@ type Config struct {
 	// With RxPolling it is all. [New] does not look at it.
 	Spread Spread
 
-	// RxLimit is how many bytes of received TCP segments without payload may wait to be worked off,
-	// which netstack does not bound: beyond it, strangers' are dropped first. Default 16 MiB, 256
-	// KiB at least. [New] does not look at it.
+	// RxLimit says how many bytes of received TCP segments without payload may wait to be worked
+	// off, which netstack does not bound: beyond it, strangers' are dropped first. Default 16 MiB,
+	// 256 KiB at least. [New] does not look at it.
 	RxLimit int
 
 	// Name is the interface's name, as it appears in zones ("fe80::1%eth0") and logs. Default: that
@@ -145,7 +145,7 @@ type Config struct {
 	// DHCPv6 asks a DHCPv6 server for an IPv6 address and resolvers (RFC 8415) and keeps the lease.
 	// Routers come from SLAAC or Gateways: DHCPv6 does not give any.
 	DHCPv6 bool
-	// AddressTimeout is how long New waits for DHCP. Default 15 s.
+	// AddressTimeout says how long New waits for DHCP. Default 15 s.
 	AddressTimeout time.Duration
 
 	// Gateways are default routers, at most one per family. Each must lie in the subnet of one of
@@ -155,12 +155,12 @@ type Config struct {
 	// Routes are further routes; the longest matching prefix wins.
 	Routes []Route
 
-	// DNS are the resolvers that names are looked up with, in order of preference, on port 53.
+	// DNS names the resolvers that names are looked up with, in order of preference, on port 53.
 	DNS []netip.Addr
 
-	// ResolvConf is the path of a resolv.conf(5) file to take resolvers, search domains and options
-	// from: those that package net heeds. It is read again when it changes. Resolvers in DNS come
-	// before those in the file, those that the network announces after. Default: none.
+	// ResolvConf gives the path of a resolv.conf(5) file to take resolvers, search domains and
+	// options from: those that package net heeds. It is read again when it changes. Resolvers in
+	// DNS come before those in the file, those that the network announces after. Default: none.
 	ResolvConf string
 
 	// DuplicateDetection is for how long other hosts are asked, at start, whether they already use
@@ -195,12 +195,12 @@ type Config struct {
 	// Nothing is logged per packet or per connection. Nil is silence.
 	Logger *slog.Logger
 
-	// Clock is the time that all of the stack goes by, its device and link included: TCP's timers,
-	// deadlines, leases. The zero value is the system's clock. With another, deadlines of conns and
-	// of contexts are times of that clock; those of package time are not reached. For simulations,
-	// see package clock/clocktest.
+	// Clock gives the time that all of the stack goes by, its device and link included: TCP's
+	// timers, deadlines, leases. The zero value is the system's clock. With another, deadlines of
+	// conns and of contexts are times of that clock; those of package time are not reached. For
+	// simulations, see package clock/clocktest.
 	Clock clock.Clock
-	// Random is where all random numbers come from, and may be read by any goroutine; nil:
+	// Random says where all random numbers come from, and may be read by any goroutine; nil:
 	// crypto/rand. For simulations: what should be hard to guess is what Random makes it.
 	Random io.Reader
 
@@ -214,7 +214,7 @@ type Config struct {
 	orphanRate  int           // bytes per second; a test may raise it
 }
 
-// Route is one entry of the routing table.
+// Route describes one entry of the routing table.
 type Route struct {
 	// Destination is the prefix the route is for.
 	Destination netip.Prefix
@@ -400,7 +400,7 @@ type BufferRange struct {
 	Max     int // how far automatic tuning and the setters can go
 }
 
-// TCPOptions are the options of TCP. The zero value is what measured best.
+// TCPOptions holds the options of TCP. The zero value is what measured best.
 type TCPOptions struct {
 	// CongestionControl is "cubic" (RFC 9438, the default) or "reno" (RFC 5681).
 	CongestionControl string
@@ -441,29 +441,29 @@ type TCPOptions struct {
 	// DisableKeepAlive turns probes off.
 	DisableKeepAlive bool
 
-	// ACKDelay is how long an acknowledgement may wait for data to ride on (RFC 1122 section
+	// ACKDelay says how long an acknowledgement may wait for data to ride on (RFC 1122 section
 	// 4.2.3.2): a server then sends one packet per request instead of two. Default that of
 	// [rdma.ACKOptions], 5 ms, and 40 ms where data mostly comes later. Negative: every segment is
 	// acknowledged at once, as netstack by itself does.
 	ACKDelay time.Duration
-	// MinRTO is the shortest retransmission timeout. Default 120 ms: longer than other systems
+	// MinRTO gives the shortest retransmission timeout. Default 120 ms: longer than other systems
 	// delay an acknowledgement at a short round trip (Linux and Windows 40 to 50 ms, BSDs 100 ms),
 	// shorter than the 200 ms of Linux. Less than 10 ms is no shorter than that.
 	MinRTO time.Duration
-	// MaxRetries is how many timeouts in a row end a connection with ETIMEDOUT. Default 15.
+	// MaxRetries says how many timeouts in a row end a connection with ETIMEDOUT. Default 15.
 	MaxRetries int
-	// SYNRetries is how many times a SYN is repeated, with doubling intervals from 1 s, before a
+	// SYNRetries says how many times a SYN is repeated, with doubling intervals from 1 s, before a
 	// dial fails with ETIMEDOUT: 1 to 6. Default 6 (127 s).
 	SYNRetries int
-	// TimeWait is how long the closing side keeps the port pair. Default 60 s.
+	// TimeWait says how long the closing side keeps the port pair. Default 60 s.
 	TimeWait time.Duration
-	// MaxTimeWait is how many connections may be in TIME-WAIT (tcp_max_tw_buckets of Linux), of
+	// MaxTimeWait says how many connections may be in TIME-WAIT (tcp_max_tw_buckets of Linux), of
 	// about 6 KiB each. Those that come when there are as many do not stay. Default: what takes
 	// 1/256 of the memory that the process may use, 4096 to 65536. Negative: none.
 	MaxTimeWait int
-	// FinTimeout is how long a connection closed by us waits for the peer's FIN. Default 60 s.
+	// FinTimeout says how long a connection closed by us waits for the peer's FIN. Default 60 s.
 	FinTimeout time.Duration
-	// OrphanTimeout is how long a closed connection keeps unsent data while the peer acknowledges
+	// OrphanTimeout says how long a closed connection keeps unsent data while the peer acknowledges
 	// nothing, because it is silent or its window is zero; then it is reset. Default 100 s, the
 	// time of Linux's tcp_orphan_retries of 8. A peer that acknowledges a little now and then has
 	// this time in total, and a second more for each 4 KiB of the connection's send buffer.
@@ -473,14 +473,14 @@ type TCPOptions struct {
 	ReuseTimeWait bool
 }
 
-// UDPOptions are the options of UDP.
+// UDPOptions holds the options of UDP.
 type UDPOptions struct {
-	// ReadBuffer is how many bytes of payload may wait to be read before datagrams are dropped.
+	// ReadBuffer says how many bytes of payload may wait to be read before datagrams are dropped.
 	// Default 4 MiB: with 32 KiB nine of ten datagrams of a 64-byte burst are lost.
 	ReadBuffer int
 	// WriteBuffer bounds datagrams waiting for a neighbour's address. Default 4 MiB.
 	WriteBuffer int
-	// MaxBuffer is what SetReadBuffer and SetWriteBuffer can raise them to. Default 16 MiB.
+	// MaxBuffer says what SetReadBuffer and SetWriteBuffer can raise them to. Default 16 MiB.
 	MaxBuffer int
 }
 

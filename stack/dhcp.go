@@ -121,7 +121,7 @@ func (s *Stack) renumber6(m *dhcpv6.Message) *dhcpv6.Message {
 	return m
 }
 
-// duid is the name by which DHCPv6 servers know us: our hardware address, and the time, which
+// duid returns the name by which DHCPv6 servers know us: our hardware address, and the time, which
 // counts from the beginning of the year 2000 (RFC 8415 section 11.2).
 func (s *Stack) duid() dhcpv6.DUID {
 	since := s.clock.Since(time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC))

@@ -30,11 +30,11 @@ const (
 	dhcpLongestWait = 64 * time.Second
 )
 
-// declineWait is how long a client waits after a DECLINE before it begins again (RFC 2131 section
+// declineWait says how long a client waits after a DECLINE before it begins again (RFC 2131 section
 // 3.1 point 5).
 const declineWait = 10 * time.Second
 
-// dhcpWanted is what we ask for besides an address.
+// dhcpWanted says what we ask for besides an address.
 var dhcpWanted = []dhcpv4.OptionCode{
 	dhcpv4.OptionSubnetMask, dhcpv4.OptionClasslessStaticRoute, dhcpv4.OptionRouter,
 	dhcpv4.OptionDomainNameServer, dhcpv4.OptionInterfaceMTU,
@@ -110,7 +110,7 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 	}
 }
 
-// noLease is the error of a client whose ctx has ended.
+// noLease returns the error of a client whose ctx has ended.
 func noLease(ctx context.Context, s *Stack, last error) error {
 	return fmt.Errorf("%w on %s: %w (%w)", ErrNoLease, s.name, context.Cause(ctx), last)
 }
@@ -256,7 +256,7 @@ func (d *dhcp4) unicast(server netip.Addr) func(*dhcpv4.DHCPv4) error {
 }
 
 const (
-	// leastRenewal is the least time between two renewals (RFC 2131 section 4.4.5). No lease is
+	// leastRenewal gives the least time between two renewals (RFC 2131 section 4.4.5). No lease is
 	// taken to be shorter than two.
 	leastRenewal = time.Minute
 	// Bounds of what one answer tells.
@@ -264,7 +264,7 @@ const (
 	maxLeaseServers = 8
 )
 
-// lease4 is what a DHCPv4 server gave us.
+// lease4 holds what a DHCPv4 server gave us.
 type lease4 struct {
 	ack                 *dhcpv4.DHCPv4
 	prefix              netip.Prefix
@@ -307,8 +307,8 @@ func parseLease4(ack *dhcpv4.DHCPv4, asked time.Time, least time.Duration) (*lea
 	return l, nil
 }
 
-// leaseTerms are how long after it was asked for a lease is renewed, asked for from any server, and
-// over.
+// leaseTerms says how long after it was asked for a lease is renewed, asked for from any server,
+// and over.
 type leaseTerms struct{ renew, rebind, ends time.Duration }
 
 // terms makes of what a server says, T1, T2 and the lifetime, something that can be kept: in this
@@ -393,7 +393,7 @@ func addrs(ips []net.IP) (out []netip.Addr) {
 	return out
 }
 
-// confirmTime is how long servers are asked, when the link is up again, whether the address is
+// confirmTime says how long servers are asked, when the link is up again, whether the address is
 // still ours.
 const confirmTime = 10 * time.Second
 

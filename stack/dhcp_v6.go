@@ -20,7 +20,7 @@ const (
 	dhcp6Servers    = "ff02::1:2"
 )
 
-// lease6 is what a DHCPv6 server gave us.
+// lease6 holds what a DHCPv6 server gave us.
 type lease6 struct {
 	reply               *dhcpv6.Message
 	addr                netip.Prefix // of length 128: what is on the link, routers advertise
@@ -86,7 +86,7 @@ func (d *dhcp6) acquire(ctx context.Context) error {
 	}
 }
 
-// servers is where all messages go.
+// servers returns where all messages go.
 func (d *dhcp6) servers() *net.UDPAddr {
 	return &net.UDPAddr{IP: net.ParseIP(dhcp6Servers), Port: dhcp6ServerPort, Zone: d.s.name}
 }
@@ -282,7 +282,7 @@ func (d *dhcp6) confirm(l *lease6) *lease6 {
 	return l
 }
 
-// messageFor is a message of type t that names the lease: renewing, confirming, declining. Any
+// messageFor returns a message of type t that names the lease: renewing, confirming, declining. Any
 // server may confirm or rebind.
 func (d *dhcp6) messageFor(l *lease6, t dhcpv6.MessageType) *dhcpv6.Message {
 	m := d.s.renumber6(&dhcpv6.Message{MessageType: t})

@@ -28,7 +28,7 @@ type Dialer struct {
 	// LocalAddr is the *net.TCPAddr or *net.UDPAddr to dial from; nil: chosen.
 	LocalAddr net.Addr
 
-	// FallbackDelay is how long one address has a head start on the next when a name has several
+	// FallbackDelay says how long one address has a head start on the next when a name has several
 	// (RFC 8305's connection attempt delay). Default 250 ms. Negative: try one after the other,
 	// each with its share of the time, as net.Dialer does then.
 	FallbackDelay time.Duration
@@ -241,7 +241,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 	return a.conn(network, keepAlive(d.KeepAlive, d.KeepAliveConfig, s.cfg.TCP.KeepAlive))
 }
 
-// attempt is a handshake in progress.
+// attempt describes a handshake in progress.
 type attempt struct {
 	stack  *Stack
 	family family
@@ -291,8 +291,8 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	return nil
 }
 
-// handshakeLimit is how long a handshake may take that repeats its SYN that often, with intervals
-// of 1 s, 2 s, 4 s ... (RFC 6298 section 5.5).
+// handshakeLimit returns how long a handshake may take that repeats its SYN that often, with
+// intervals of 1 s, 2 s, 4 s ... (RFC 6298 section 5.5).
 func handshakeLimit(retries int) time.Duration { return (1<<(retries+1) - 1) * time.Second }
 
 // wait returns when the handshake is complete or has failed, when ctx is done, or after limit:
@@ -427,7 +427,7 @@ func (d *Dialer) staggered(ctx context.Context, network string, list targets) (n
 	return nil, errs[0]
 }
 
-// shortestShare is what an address is given at least, if there is that much time, before the next
+// shortestShare says what an address is given at least, if there is that much time, before the next
 // one is tried: net.Dialer's figure.
 const shortestShare = 2 * time.Second
 

@@ -26,9 +26,9 @@ var (
 	errNoSuitable     = errors.New("no suitable address found")
 )
 
-// timeout is what a dial that ran out of time reports: context.DeadlineExceeded, as in package net.
-// One that was under way is os.ErrDeadlineExceeded as well, for package net reports one or the
-// other, depending on whether its poller or the context is the first to notice.
+// timeout holds what a dial that ran out of time reports: context.DeadlineExceeded, as in package
+// net. One that was under way is os.ErrDeadlineExceeded as well, for package net reports one or
+// the other, depending on whether its poller or the context is the first to notice.
 type timeout struct{ underWay bool }
 
 func (timeout) Error() string   { return "i/o timeout" }
@@ -38,13 +38,13 @@ func (t timeout) Is(target error) bool {
 	return target == context.DeadlineExceeded || t.underWay && target == os.ErrDeadlineExceeded
 }
 
-// canceled is what a dial reports whose context was cancelled.
+// canceled holds what a dial reports whose context was cancelled.
 type canceled struct{}
 
 func (canceled) Error() string        { return "operation was canceled" }
 func (canceled) Is(target error) bool { return target == context.Canceled }
 
-// endedError is what operations report on a stack whose device has failed.
+// endedError holds what operations report on a stack whose device has failed.
 type endedError struct{ cause error }
 
 func (e endedError) Error() string   { return net.ErrClosed.Error() + ": " + e.cause.Error() }
@@ -62,7 +62,7 @@ func fromContext(err error, underWay bool) error {
 	return err
 }
 
-// syscallError is what the host stack's system call of that name would have returned.
+// syscallError returns what the host stack's system call of that name would have returned.
 func syscallError(call string, err tcpip.Error) error {
 	if _, none := err.(*tcpip.ErrNoPortAvailable); none && call == "connect" {
 		return os.NewSyscallError(call, syscall.EADDRNOTAVAIL)
@@ -92,7 +92,7 @@ func wouldBlock(err tcpip.Error) bool {
 	return ok
 }
 
-// errno is the number Linux uses for the condition netstack reports
+// errno returns the number Linux uses for the condition netstack reports
 // (the correspondence gVisor's own system calls use).
 func errno(err tcpip.Error) syscall.Errno {
 	switch err := err.(type) {

@@ -33,7 +33,7 @@ func fromFlow(f rdma.Flow) handoverFlow {
 		netip.AddrPortFrom(fromAddress(f.Remote), f.RemotePort)}
 }
 
-// workTries is how often settleTime is waited for a worker that has a batch at hand, or for a
+// workTries says how often settleTime is waited for a worker that has a batch at hand, or for a
 // backend that changes meanwhile.
 const workTries = 5
 
@@ -85,7 +85,7 @@ func (s *Stack) eachFlow(do func(rdma.Flow, tcp.EndpointState)) {
 	}
 }
 
-// unconnectedPorts are the ports of our UDP sockets that are not connected.
+// unconnectedPorts returns the ports of our UDP sockets that are not connected.
 func (s *Stack) unconnectedPorts() (ports []uint16) {
 	for _, so := range s.Sockets() {
 		if so.Network == "udp" && so.Remote.Port() == 0 {

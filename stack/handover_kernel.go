@@ -31,7 +31,7 @@ import (
 // Both have a listener's port then. A segment of a connection of ours is answered by netstack, and
 // dropped by the filter of the kernel's listener; all others are the kernel's.
 
-// kernelLook is how often it is looked which connections are left. A SYN makes one in less.
+// kernelLook says how often it is looked which connections are left. A SYN makes one in less.
 const kernelLook = 250 * time.Millisecond
 
 // KernelSocket is the kernel's socket of a port that [Stack.HandOverToKernel] has given up, bound,
@@ -81,13 +81,13 @@ func closeSockets(all []KernelSocket) {
 	}
 }
 
-// socket is that of a port with a descriptor, which it owns.
+// socket returns that of a port with a descriptor, which it owns.
 func (p handoverPort) socket(fd int) KernelSocket {
 	network := map[bool]string{false: "tcp", true: "udp"}[p.UDP]
 	return KernelSocket{network, p.At, os.NewFile(uintptr(fd), network+" "+p.At.String())}
 }
 
-// kernelShare is what is the kernel's besides, once we have handed over to it.
+// kernelShare holds what is the kernel's besides, once we have handed over to it.
 type kernelShare struct {
 	s       *Stack
 	flows   *rdma.Flows        // ours
@@ -191,7 +191,7 @@ func (k *kernelShare) forget() {
 	k.unseen = unseen
 }
 
-// remotes are the remote ends of our flows, by local port.
+// remotes returns the remote ends of our flows, by local port.
 func (k *kernelShare) remotes() map[hostKey][]netip.AddrPort {
 	all := map[hostKey][]netip.AddrPort{}
 	for _, f := range k.flows.All() {
@@ -211,7 +211,7 @@ func (k *kernelShare) remotes() map[hostKey][]netip.AddrPort {
 // handsOver says whether a port is one that others can have. mu is held.
 func (p *hostPort) handsOver() bool { return len(p.users) > 0 && !p.ofBlock }
 
-// udpPorts are the ports whose datagrams are the kernel's.
+// udpPorts returns the ports whose datagrams are the kernel's.
 func (h *host) udpPorts() map[uint16]bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

@@ -159,7 +159,7 @@ func (s *Stack) TakeOver(ctx context.Context) error {
 	return nil
 }
 
-// taking is what there is with a predecessor.
+// taking holds what there is with a predecessor.
 type taking struct {
 	s     *Stack
 	p     *peer
@@ -190,7 +190,7 @@ func (t *taking) frame(kind byte, frame []byte) {
 	t.in.Give(frame)
 }
 
-// take is the change, at the end of which new clients are ours.
+// take returns the change, at the end of which new clients are ours.
 func (t *taking) take(ctx context.Context) error {
 	t.s.link.Steer(&rdma.Steering{Share: rdma.ShareWatch, Send: t.held.add, Relay: t.p.relayFrame})
 	if err := t.setRules(rulesAhead); err != nil {

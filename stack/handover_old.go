@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// settleTime is how long the link's workers may take to find their queues empty. Beyond it those
+// settleTime says how long the link's workers may take to find their queues empty. Beyond it those
 // are never empty, and datagrams that they hold may be lost; TCP sends again.
 const settleTime = time.Second
 

@@ -52,13 +52,13 @@ const (
 // handoverVersion changes when messages do.
 const handoverVersion = 1
 
-// flowsPerMessage is how many flows msgFlows has at most: less than MaxSent bytes.
+// flowsPerMessage says how many flows msgFlows has at most: less than MaxSent bytes.
 const flowsPerMessage = 400
 
-// handoverTime is how long the other process may take for an answer.
+// handoverTime says how long the other process may take for an answer.
 const handoverTime = 10 * time.Second
 
-// handoverState is what a newcomer has to know.
+// handoverState holds what a newcomer has to know.
 type handoverState struct {
 	Version   int            `json:"version"`
 	PID       int            `json:"pid"`

@@ -25,7 +25,7 @@ type handoverPort struct {
 	At  netip.AddrPort `json:"at"` // without a zone
 }
 
-// portsPerMessage is how many descriptors a message has at most; the kernel takes 253
+// portsPerMessage says how many descriptors a message has at most; the kernel takes 253
 // (SCM_MAX_FD in linux include/net/scm.h).
 const portsPerMessage = 200
 
@@ -35,7 +35,7 @@ type inherited struct {
 	fds map[hostKey]int
 }
 
-// take is the descriptor for a port, which is the caller's.
+// take returns the descriptor for a port, which is the caller's.
 func (i *inherited) take(k hostKey) (fd int, ok bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -121,7 +121,7 @@ func (h *host) sendPorts(p *peer) error {
 	return nil
 }
 
-// openSocket is the kernel's socket for a port: that of the process before, if it gave it.
+// openSocket returns the kernel's socket for a port: that of the process before, if it gave it.
 func (h *host) openSocket(k hostKey, at netip.AddrPort) (s *backing.Socket, given bool, err error) {
 	if p := h.stack.cfg.Predecessor; p != nil {
 		if fd, ok := p.ports.take(k); ok {
@@ -278,7 +278,7 @@ func (h *host) addRule(p *hostPort, at ruleState) error {
 	return h.rules.AddRule(h.stack.ctx, p.rule(priority))
 }
 
-// parseRights are the descriptors that came with a message.
+// parseRights returns the descriptors that came with a message.
 func parseRights(oob []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -64,7 +64,7 @@ func (s *Stack) useDevice(dev *dv.Device) error {
 	return t.rules.apply(dev)
 }
 
-// settlePause is how often it is tried to take the places of the predecessor's rules: the kernel
+// settlePause says how often it is tried to take the places of the predecessor's rules: the kernel
 // may still be at work on its end.
 const settlePause = 20 * time.Millisecond
 

@@ -25,9 +25,9 @@ const (
 	InError HealthState = "error"
 )
 
-// Health is what one reporter says.
+// Health holds what one reporter says.
 type Health struct {
-	// Reporter is the part that it is about:
+	// Reporter names the part that it is about:
 	//
 	//	tx, rx  the device's send and receive queues, which recover at once from an error
 	//	link    the port's link
@@ -36,19 +36,19 @@ type Health struct {
 	//	memory  whether connections are below TCPOptions.MaxMemory and MaxTimeWait
 	Reporter string
 	State    HealthState
-	// Error is how often the part went into error, Recover how often out of it.
+	// Error says how often the part went into error, Recover how often out of it.
 	Error, Recover uint64
 	Since          time.Time // of the last change; when the stack was made if there was none
 	Reason         error     // of the last error; nil if there was none
-	// Notice is what the part does less well than it could, though it works; nil: nothing. A change
-	// of it alone is told as well.
+	// Notice says what the part does less well than it could, though it works; nil: nothing. A
+	// change of it alone is told as well.
 	Notice error
 	// GracePeriod is Config.GracePeriod for the device, 0 for others.
 	GracePeriod time.Duration
 	// AutoRecover: what is in error is recovered by itself. Not a device within its grace period,
 	// nor anything once the stack has ended.
 	AutoRecover bool
-	// LastDump is when a dump was kept last, see Stack.KeptDumps; the zero time: there is none.
+	// LastDump says when a dump was kept last, see Stack.KeptDumps; the zero time: there is none.
 	LastDump time.Time
 }
 
@@ -63,7 +63,7 @@ const (
 	reporters
 )
 
-// health is the reporters of a stack.
+// health holds the reporters of a stack.
 type health struct {
 	clock   clock.Clock
 	changed func(Health) // called one at a time; nil: by nobody
@@ -255,8 +255,8 @@ func (s *Stack) Recover() {
 	}
 }
 
-// keptDumps is how many dumps of a reporter are kept, at most: the last ones. A queue's takes less
-// than 10 KiB.
+// keptDumps says how many dumps of a reporter are kept, at most: the last ones. A queue's takes
+// less than 10 KiB.
 const keptDumps = 32
 
 // Errors of what is done with a reporter.
@@ -296,7 +296,7 @@ func (h *health) dumped(cfg dv.Config) dv.Config {
 	return cfg
 }
 
-// reporterOf is the number of the reporter with a name.
+// reporterOf returns the number of the reporter with a name.
 func (h *health) reporterOf(name string) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -310,7 +310,7 @@ func (h *health) reporterOf(name string) (int, error) {
 	return 0, fmt.Errorf("%w %q: want one of %s", ErrNoReporter, name, strings.Join(names, ", "))
 }
 
-// KeptDumps are what the rings of queues held when they went into error, the oldest first: of
+// KeptDumps returns what the rings of queues held when they went into error, the oldest first: of
 // reporter tx or rx those of single queues, of reporter device those of all queues of a device that
 // failed. The last 32 of each are kept.
 func (s *Stack) KeptDumps(reporter string) ([]dv.Dump, error) {

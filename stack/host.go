@@ -16,9 +16,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
-// host is what a stack has more that serves on the host's own addresses (Config.Host). The kernel
-// has those addresses as well: for each port of ours it has a socket (package backing), which keeps
-// it from answering what we answer, and has it serve who does not come by our netdev.
+// host holds what a stack has more that serves on the host's own addresses (Config.Host). The
+// kernel has those addresses as well: for each port of ours it has a socket (package backing),
+// which keeps it from answering what we answer, and has it serve who does not come by our netdev.
 type host struct {
 	stack   *Stack
 	netdev  atomic.Pointer[string] // its name, which may change: see rename
@@ -29,7 +29,7 @@ type host struct {
 	ended   sync.WaitGroup // goroutines that serve what the kernel brings
 	ways    ways
 	mac     macFollower
-	// ruleState is where the rules of ports are; guarded by mu
+	// ruleState says where the rules of ports are; guarded by mu
 	ruleState ruleState
 	paused    bool // another process accepts and reads from the ports; guarded by mu
 
@@ -52,7 +52,7 @@ type host struct {
 	kept     map[kernelConn]struct{} // of the kernel, whose listener may be closed
 }
 
-// name is what the netdev is called now.
+// name returns what the netdev is called now.
 func (h *host) name() string { return *h.netdev.Load() }
 
 // HostStats counts what a stack on the host's own addresses leaves to the kernel, see
@@ -212,7 +212,7 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	return nil
 }
 
-// sockets are the packet sockets that the ports are told to.
+// sockets returns the packet sockets that the ports are told to.
 func (h *host) sockets() *packet.Port {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

@@ -17,10 +17,10 @@ import (
 // the bond (mlx5_lag_get_roce_netdev), and its name is mlx5_bond_0 unless udev has changed that.
 // Without LAG each port has a device of its own: see bond.
 
-// portBelow is the netdev of the RDMA device that carries the frames of netdev, which has below
-// what is there; netdev itself where nothing carries them: opening it says what is missing. ofBond
-// says that there is a device for each of several members of a bond, or for some of them. An error
-// that is dv.ErrNoRDMA says why a device is not to be used.
+// portBelow returns the netdev of the RDMA device that carries the frames of netdev, which has
+// below what is there; netdev itself where nothing carries them: opening it says what is missing.
+// ofBond says that there is a device for each of several members of a bond, or for some of them.
+// An error that is dv.ErrNoRDMA says why a device is not to be used.
 func portBelow(netdev string, below hostnet.Below, all []dv.DeviceInfo) (port string, ofBond bool,
 	err error) {
 	isPort := func(p hostnet.Port) bool {
@@ -71,7 +71,7 @@ type bondFacts struct {
 	below   func() hostnet.Below
 	devices func() []dv.DeviceInfo
 	changed chan struct{} // as of hostnet.Watcher
-	// member is the configuration for the device of a member
+	// member names the configuration for the device of a member
 	member func(cfg dv.Config, name string) dv.Config
 }
 
@@ -84,7 +84,7 @@ func (h *host) below() (hostnet.Below, error) {
 	return h.kernel.Below(h.name())
 }
 
-// rdmaDevices are those there are.
+// rdmaDevices returns those there are.
 func (h *host) rdmaDevices() []dv.DeviceInfo {
 	if f := h.stack.cfg.bond; f != nil {
 		return f.devices()

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// hostPause is the least time between two looks at the host's configuration.
+	// hostPause gives the least time between two looks at the host's configuration.
 	hostPause = 20 * time.Millisecond
 	// returnGrace is for how long addresses are kept that a netdev has not yet which is there
 	// again: whoever configures it does so in steps, and the kernel tries those of IPv6 first.
@@ -77,7 +77,7 @@ func (h *host) look() (again time.Duration) {
 	return sooner(h.mac.follow(h.name(), found.MAC), h.take(found))
 }
 
-// sooner is the shorter of two times to wait, of which 0 is none.
+// sooner returns the shorter of two times to wait, of which 0 is none.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b

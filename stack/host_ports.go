@@ -53,7 +53,7 @@ type hostKey struct {
 	at       netip.AddrPort
 }
 
-// hostPort is a port of ours and the kernel's socket for it.
+// hostPort describes a port of ours and the kernel's socket for it.
 //
 //	          first binding            last binding
 //	(none) ───────────────────▶ serving ───────────┐
@@ -84,7 +84,7 @@ type hostPort struct {
 	others  []netip.AddrPort // guarded by host.mu
 }
 
-// zoned is an address as the kernel's sockets want it.
+// zoned returns an address as the kernel's sockets want it.
 func (h *host) zoned(a netip.Addr) netip.Addr {
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		return a.WithZone(strconv.Itoa(h.device.Load().Index))
@@ -92,7 +92,7 @@ func (h *host) zoned(a netip.Addr) netip.Addr {
 	return a
 }
 
-// bound is b with its ports, or nil and why it cannot have them.
+// bound returns b with its ports, or nil and why it cannot have them.
 func (h *host) bound(b *binding) (*binding, error) {
 	if err := h.bind(b); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (h *host) bind(b *binding) error {
 	return h.tellPorts()
 }
 
-// localhost is the addresses that name this host everywhere.
+// localhost returns the addresses that name this host everywhere.
 func localhost() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
@@ -194,7 +194,7 @@ func (h *host) serve(p *hostPort, b *binding) (err error) {
 	return err
 }
 
-// port is the port of a key, which is taken if it is not ours yet. mu is held.
+// port returns the port of a key, which is taken if it is not ours yet. mu is held.
 func (h *host) port(k hostKey) (*hostPort, error) {
 	if p := h.ports[k]; p != nil {
 		return p, nil

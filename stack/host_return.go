@@ -72,8 +72,8 @@ func (h *host) followMTU(found hostnet.Network) {
 	s.mtu.follow()
 }
 
-// frameMTU is the largest IP packet that comes to us in one frame. Rings may take less than the
-// netdev's MTU; what is longer has come in fragments, and is the kernel's.
+// frameMTU returns the largest IP packet that comes to us in one frame. Rings may take less than
+// the netdev's MTU; what is longer has come in fragments, and is the kernel's.
 func (h *host) frameMTU(found hostnet.Network) int {
 	if h.stack != nil && h.stack.link != nil && h.stack.link.Backend() == rdma.BackendRings {
 		return min(found.MTU, int(h.stack.link.MTU()))

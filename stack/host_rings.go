@@ -132,7 +132,7 @@ func (h *host) nextBlock() error {
 	return old.Close()
 }
 
-// plainAddrs are the addresses in use. mu is held, or nobody else knows h.
+// plainAddrs returns the addresses in use. mu is held, or nobody else knows h.
 func (h *host) plainAddrs() (addrs []netip.Addr) {
 	for _, p := range h.addrs {
 		addrs = append(addrs, p.Addr())
@@ -140,7 +140,7 @@ func (h *host) plainAddrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// rule is the device's for a port of its own.
+// rule returns the device's for a port of its own.
 func (p *hostPort) rule(priority dv.Priority) dv.HostRule {
 	proto := uint8(unix.IPPROTO_TCP)
 	if p.key.protocol == backing.UDP {

@@ -8,8 +8,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
-// conns are the connections that the kernel has accepted at ports of ours, closed ones included for
-// as long as the kernel knows them. What it does not tell is not listed.
+// conns returns the connections that the kernel has accepted at ports of ours, closed ones
+// included for as long as the kernel knows them. What it does not tell is not listed.
 func (h *host) conns() (all []Socket) {
 	if h == nil {
 		return nil

@@ -47,7 +47,7 @@ func (q *kernelQueue) put(c *net.TCPConn) bool {
 	return !q.closed
 }
 
-// take is the oldest connection, or nil.
+// take returns the oldest connection, or nil.
 func (q *kernelQueue) take() *net.TCPConn {
 	if q == nil {
 		return nil
@@ -104,7 +104,7 @@ func (l *TCPListener) listenOnHost(bound tcpip.FullAddress) (err error) {
 	return err
 }
 
-// acceptPause is how long is waited where there is no descriptor for a connection.
+// acceptPause says how long is waited where there is no descriptor for a connection.
 const acceptPause = 10 * time.Millisecond
 
 // acceptFrom hands connections of the kernel to listeners.
@@ -134,7 +134,7 @@ func (h *host) acceptFrom(p *hostPort, from *net.TCPListener) {
 	}
 }
 
-// nextListener is the one of p's listeners whose turn it is; nil: none is left.
+// nextListener returns the one of p's listeners whose turn it is; nil: none is left.
 func (h *host) nextListener(p *hostPort) *TCPListener {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -50,7 +50,7 @@ func (h *host) readFrom(p *hostPort, conn *net.UDPConn) {
 	}
 }
 
-// receiver is the socket for a datagram; of several that share the port each has its peers.
+// receiver returns the socket for a datagram; of several that share the port each has its peers.
 func (h *host) receiver(p *hostPort, from netip.AddrPort) *UDPConn {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

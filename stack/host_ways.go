@@ -83,7 +83,7 @@ func (h *host) has(a netip.Addr) bool {
 	return false
 }
 
-// sender is the kernel's socket from which a socket of ours sends to a: the one of the address
+// sender returns the kernel's socket from which a socket of ours sends to a: the one of the address
 // from, or else of the kernel's choice, or else any of a's version of IP.
 func (h *host) sender(b *binding, from, a netip.Addr, w way) (*net.UDPConn, error) {
 	h.mu.RLock()

@@ -45,7 +45,7 @@ const (
 // errnoNoNet is Linux's ENONET, which other systems lack.
 const errnoNoNet = syscall.Errno(64)
 
-// meaning is what an error of ICMP means to a socket.
+// meaning holds what an error of ICMP means to a socket.
 type meaning struct {
 	errno syscall.Errno
 	fatal bool // to connected UDP sockets
@@ -175,8 +175,8 @@ func (m *icmpMessage) tooBig() bool {
 	return m.kind == icmp4Unreachable && m.code == icmp4TooBig
 }
 
-// meaning is what the message means to sockets; not ok: nothing. Of tooBig it is what a UDP socket
-// is told, unless it fragments by [PathMTUDont].
+// meaning returns what the message means to sockets; not ok: nothing. Of tooBig it is what a UDP
+// socket is told, unless it fragments by [PathMTUDont].
 func (m *icmpMessage) meaning() (e meaning, ok bool) {
 	switch {
 	case m.tooBig():
@@ -203,7 +203,7 @@ func (m *icmpMessage) meaning6() meaning {
 	return meaning{syscall.EPROTO, m.kind == icmp6Unreachable || m.kind == icmp6Parameter}
 }
 
-// network is the version of IP of the packet that the message is about.
+// network returns the version of IP of the packet that the message is about.
 func (m *icmpMessage) network() tcpip.NetworkProtocolNumber {
 	if m.v6 {
 		return ipv6Protocol
@@ -211,12 +211,13 @@ func (m *icmpMessage) network() tcpip.NetworkProtocolNumber {
 	return ipv4Protocol
 }
 
-// flow is the connection that the message is about.
+// flow returns the connection that the message is about.
 func (m *icmpMessage) flow() flow {
 	return flow{m.local, m.remote, m.localPort, m.remotePort}
 }
 
-// icmpError is an error that ICMP has told of, for netstack to keep until a socket asks for it.
+// icmpError describes an error that ICMP has told of, for netstack to keep until a socket asks for
+// it.
 type icmpError struct {
 	tcpip.Error // none of netstack's has all errnos; this one is never looked at
 	errno       syscall.Errno
@@ -226,7 +227,7 @@ type icmpError struct {
 	before   uint64
 }
 
-// number is the errno that the socket reports.
+// number returns the errno that the socket reports.
 func (e icmpError) number() syscall.Errno {
 	if e.segments != nil && e.segments.Value() != e.before {
 		return syscall.ETIMEDOUT
@@ -234,7 +235,7 @@ func (e icmpError) number() syscall.Errno {
 	return e.errno
 }
 
-// flow is the ends of a TCP connection.
+// flow holds the ends of a TCP connection.
 type flow struct {
 	local, remote         tcpip.Address
 	localPort, remotePort uint16
@@ -269,8 +270,8 @@ func newICMPErrors(m *pathMTUs) *icmpErrors {
 		early: map[flow]*dial{}}
 }
 
-// dial is the handshake of a flow, of which a SYN may have been sent. The caller calls ended after
-// the last SYN.
+// dial returns the handshake of a flow, of which a SYN may have been sent. The caller calls ended
+// after the last SYN.
 func (e *icmpErrors) dial(f flow) *dial {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -357,7 +358,7 @@ func (e *icmpErrors) received(v6 bool, pkt *gstack.PacketBuffer) {
 	e.tell(s, &m)
 }
 
-// intactFor is the address that an ICMP message was sent to; none if its checksum is wrong.
+// intactFor returns the address that an ICMP message was sent to; none if its checksum is wrong.
 func (s *Stack) intactFor(v6 bool, pkt *gstack.PacketBuffer, icmp []byte) (to tcpip.Address) {
 	if v6 {
 		ip := header.IPv6(pkt.NetworkHeader().Slice())

@@ -26,7 +26,7 @@ type hostDispatcher struct {
 // transportDispatcher is what netstack's network layer wants of the layer above.
 type transportDispatcher = gstack.TransportDispatcherWithDefaultHandlerResult
 
-// dispatch is what an endpoint of the network layer on nic delivers to, in the place of d.
+// dispatch returns what an endpoint of the network layer on nic delivers to, in the place of d.
 func (e *icmpErrors) dispatch(v6 bool, d gstack.TransportDispatcher) gstack.TransportDispatcher {
 	if full, ok := d.(transportDispatcher); ok {
 		return &hostDispatcher{full, v6, e, e.dropped}
@@ -172,7 +172,7 @@ func answeredToAll(packet []byte) bool {
 	return false
 }
 
-// refusedOption is the offset of the first option that netstack does not know and that has the
+// refusedOption returns the offset of the first option that netstack does not know and that has the
 // packet discarded with a message: its two highest bits are 10 or 11 (RFC 8200 section 4.2).
 func refusedOption(h []byte, kind header.IPv6ExtensionHeaderIdentifier) (at int, ok bool) {
 	const pad1, padN, routerAlert = 0, 1, 5

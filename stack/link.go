@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
-// healthInterval is how often resets of queues are looked for, if anybody is to be told.
+// healthInterval says how often resets of queues are looked for, if anybody is to be told.
 const healthInterval = time.Second
 
 var errLinkDown = errors.New("the port has no link")
@@ -113,8 +113,8 @@ func (r *linkUpWaiters) wakeAll() {
 	}
 }
 
-// outage is whether there has been no link for longer than Config.MaxOutage. Connections end then,
-// and new ones are refused, with ENETDOWN. Listeners and UDP sockets stay.
+// outage says whether there has been no link for longer than Config.MaxOutage. Connections end
+// then, and new ones are refused, with ENETDOWN. Listeners and UDP sockets stay.
 type outage struct {
 	now   atomic.Bool
 	count atomic.Uint64 // of such outages
@@ -129,7 +129,7 @@ func (o *outage) begin() {
 
 func (o *outage) end() { o.now.Store(false) }
 
-// refuse is the error of a system call that needs the link, nil if there is one.
+// refuse returns the error of a system call that needs the link, nil if there is one.
 func (o *outage) refuse(call string) error {
 	if o.now.Load() {
 		return os.NewSyscallError(call, syscall.ENETDOWN)

@@ -21,7 +21,7 @@ type Backend uint8
 const (
 	// BackendAuto is rings where NIC.Device has an mlx5 device, else packet sockets.
 	BackendAuto Backend = iota
-	// BackendRings is the rings of an mlx5 device, or an error.
+	// BackendRings gives the rings of an mlx5 device, or an error.
 	BackendRings
 	// BackendPacket is packet sockets (package link/packet) on a netdev of any make. Of NIC only
 	// Device, MAC, RxQueues, VLAN and MTU count.
@@ -152,16 +152,16 @@ func (s *Stack) openInterface(cfg packet.Config) (packet.Interface, error) {
 	return packet.Open(cfg)
 }
 
-// portConfig is what packet sockets have of cfg.
+// portConfig returns what packet sockets have of cfg.
 func (s *Stack) portConfig(cfg dv.Config) packet.Config {
 	return packet.Config{Device: cfg.Device, MAC: net.HardwareAddr(cfg.MAC),
 		Host: s.cfg.Host, Queues: cfg.RxQueues, VLAN: cfg.VLAN, MTU: cfg.MTU, Random: cfg.Random}
 }
 
-// Device is the RDMA device underneath, for its counters; nil if the stack was made by [New] or is
-// on packet sockets, or while the device is away. It belongs to the stack, which closes it when it
-// fails: another one takes its place. On a bond of ports with a device each it is the one that
-// sends; Devices has all.
+// Device returns the RDMA device underneath, for its counters; nil if the stack was made by [New]
+// or is on packet sockets, or while the device is away. It belongs to the stack, which closes it
+// when it fails: another one takes its place. On a bond of ports with a device each it is the one
+// that sends; Devices has all.
 func (s *Stack) Device() *dv.Device {
 	switch at := s.atWork().(type) {
 	case *dv.Device:
@@ -172,7 +172,7 @@ func (s *Stack) Device() *dv.Device {
 	return nil
 }
 
-// Devices are the RDMA devices underneath, as Device: of a bond all, in its order.
+// Devices returns the RDMA devices underneath, as Device: of a bond all, in its order.
 func (s *Stack) Devices() []*dv.Device {
 	switch at := s.atWork().(type) {
 	case *dv.Device:
@@ -183,7 +183,7 @@ func (s *Stack) Devices() []*dv.Device {
 	return nil
 }
 
-// atWork is what carries the frames now; nil: nothing.
+// atWork returns what carries the frames now; nil: nothing.
 func (s *Stack) atWork() any {
 	if s.failover != nil {
 		return s.failover.AtWork()
@@ -191,8 +191,8 @@ func (s *Stack) atWork() any {
 	return s.nic
 }
 
-// PacketPort is the packet sockets underneath, for their counters; nil if there are none at work,
-// or what Config.OpenInterface has made. It belongs to the stack.
+// PacketPort returns the packet sockets underneath, for their counters; nil if there are none at
+// work, or what Config.OpenInterface has made. It belongs to the stack.
 func (s *Stack) PacketPort() *packet.Port {
 	switch {
 	case s.failover == nil && (s.device != nil || s.bond != nil):

@@ -12,12 +12,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// detachTime is how long a link may take for each step of its end.
+// detachTime says how long a link may take for each step of its end.
 const detachTime = time.Second
 
-// detachable is a link that ends without netstack's locks. RemoveNIC holds them while it sends (the
-// stack leaves its groups) and while it calls Attach(nil), so that netstack alone can wait for
-// itself in two ways:
+// detachable describes a link that ends without netstack's locks. RemoveNIC holds them while it
+// sends (the stack leaves its groups) and while it calls Attach(nil), so that netstack alone can
+// wait for itself in two ways:
 //
 //   - A link that waits for its receiving goroutine in Attach(nil), as fdbased does, waits for ever
 //     if that goroutine handles a packet that needs the lock. Here that happens in Close, which
@@ -54,7 +54,7 @@ func refusal(link gstack.LinkEndpoint) (err error) {
 	return nil
 }
 
-// endpoint is the link for netstack.
+// endpoint returns the link for netstack.
 func (d *detachable) endpoint() gstack.LinkEndpoint {
 	if gso, ok := d.LinkEndpoint.(gstack.GSOEndpoint); ok {
 		return &detachableGSO{d, gso}

@@ -25,7 +25,7 @@ import (
 // defaultMaxOutage is Config.MaxOutage if that is 0.
 const defaultMaxOutage = 2 * time.Minute
 
-// noFallback is the Config.Fallback that says so.
+// noFallback names the Config.Fallback that says so.
 const noFallback = "none"
 
 // keepLink has the link outlive its device, unless cfg says that the stack is to end with it.
@@ -124,7 +124,7 @@ type identity struct {
 	use func(*dv.Device) error // is told of each device
 }
 
-// identify is what there is to know of a device at work.
+// identify returns what there is to know of a device at work.
 func identify(dev *dv.Device, cfg dv.Config) *identity {
 	id := &identity{cfg: cfg, queues: dev.NumRx()}
 	id.cfg.MAC = dev.MAC()
@@ -150,8 +150,8 @@ func (id *identity) note(dev *dv.Device) {
 	}
 }
 
-// upperOf is the netdev that netdev is a member of: a bond, or the netvsc or net_failover device of
-// a virtual function.
+// upperOf returns the netdev that netdev is a member of: a bond, or the netvsc or net_failover
+// device of a virtual function.
 func upperOf(netdev string) string {
 	target, err := os.Readlink(filepath.Join("/sys/class/net", netdev, "master"))
 	if err != nil {
@@ -239,18 +239,18 @@ func refusedByModel(err error) bool {
 		errors.Is(err, syscall.EOPNOTSUPP)
 }
 
-// foundDevice is a device that has come back, as dv.Config.Device names it; or there is one for
-// each of several members of a bond.
+// foundDevice describes a device that has come back, as dv.Config.Device names it; or there is one
+// for each of several members of a bond.
 type foundDevice struct {
 	device string
 	mtu    int // of its netdev; 0: not known
 	ofBond bool
 }
 
-// find is the device with the node GUID and the port of before; or else, of another card, the one
-// whose netdev has the address, or is a member of the same netdev, of several one that can be used.
-// On the host's own addresses it is what is below the netdev now: members of a bond may have come
-// or gone, and with them the device of a RoCE LAG.
+// find returns the device with the node GUID and the port of before; or else, of another card, the
+// one whose netdev has the address, or is a member of the same netdev, of several one that can be
+// used. On the host's own addresses it is what is below the netdev now: members of a bond may have
+// come or gone, and with them the device of a RoCE LAG.
 func (id *identity) find() (foundDevice, error) {
 	if id.host != nil {
 		cfg, ofBond, err := id.host.deviceConfig()
@@ -285,7 +285,7 @@ func (id *identity) find() (foundDevice, error) {
 	return foundDevice{device: found.Device(), mtu: found.MTU}, err
 }
 
-// fallback is the netdev for packet sockets while the device is away, "" for none.
+// fallback returns the netdev for packet sockets while the device is away, "" for none.
 func (s *Stack) fallback(id *identity) string {
 	switch {
 	case s.cfg.Fallback == noFallback:
@@ -300,7 +300,7 @@ func (s *Stack) fallback(id *identity) string {
 	return id.netdev
 }
 
-// nameOf is the present name of netdev, which may have been renamed if it is the port's.
+// nameOf returns the present name of netdev, which may have been renamed if it is the port's.
 func (id *identity) nameOf(netdev string) string {
 	if i, err := net.InterfaceByIndex(int(id.ifindex.Load())); err == nil && netdev == id.netdev {
 		return i.Name
@@ -365,7 +365,7 @@ func (s *Stack) LinkStatus() failover.Status {
 	return s.failover.Status()
 }
 
-// macRetry is how long after a change of the netdev's MAC that could not be followed it is tried
+// macRetry says how long after a change of the netdev's MAC that could not be followed it is tried
 // again.
 const macRetry = time.Second
 

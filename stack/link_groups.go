@@ -62,8 +62,8 @@ func (s *Stack) tellGroups() {
 	}
 }
 
-// groups are the Ethernet addresses of our groups: all hosts, those of neighbour discovery for our
-// addresses (RFC 4861 section 7.2.1), and what sockets have joined.
+// groups returns the Ethernet addresses of our groups: all hosts, those of neighbour discovery for
+// our addresses (RFC 4861 section 7.2.1), and what sockets have joined.
 func (s *Stack) groups() (macs []net.HardwareAddr) {
 	groups := []tcpip.Address{header.IPv6AllNodesMulticastAddress, header.IPv4AllSystems}
 	for _, p := range s.Addrs() {
@@ -81,7 +81,7 @@ func (s *Stack) groups() (macs []net.HardwareAddr) {
 	return macs
 }
 
-// groupMAC is the Ethernet address of a group (RFC 1112 section 6.4, RFC 2464 section 7).
+// groupMAC returns the Ethernet address of a group (RFC 1112 section 6.4, RFC 2464 section 7).
 func groupMAC(group tcpip.Address) tcpip.LinkAddress {
 	if group.Len() == header.IPv4AddressSize {
 		return header.EthernetAddressFromMulticastIPv4Address(group)

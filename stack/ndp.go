@@ -80,7 +80,7 @@ func (n *raEvents) takeMTU() uint32 {
 	return mtu
 }
 
-// refused is how many resolvers exceeded the bounds.
+// refused returns how many resolvers exceeded the bounds.
 func (n *raEvents) refused() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,7 +95,8 @@ func (n *raEvents) update(change func()) {
 	notify(n.changed)
 }
 
-// snapshot is what is advertised now, and when the first entry expires; the zero time is never.
+// snapshot returns what is advertised now, and when the first entry expires; the zero time is
+// never.
 func (n *raEvents) snapshot(now time.Time) (routes []Route, dns []netip.Addr, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,7 +107,7 @@ func (n *raEvents) snapshot(now time.Time) (routes []Route, dns []netip.Addr, un
 	return append(routes, n.routers...), n.dns.current(), n.dns.next()
 }
 
-// config is what routers say DHCPv6 has to offer.
+// config returns what routers say DHCPv6 has to offer.
 func (n *raEvents) config() ipv6.DHCPv6ConfigurationFromNDPRA {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -222,7 +223,7 @@ func (a addressEvents) OnChanged(gstack.AddressLifetimes, gstack.AddressAssignme
 // OnRemoved implements gstack.AddressDispatcher.
 func (a addressEvents) OnRemoved(gstack.AddressRemovalReason) { a.events.update(func() {}) }
 
-// followPause is the least time between two updates: routers may advertise at any rate.
+// followPause gives the least time between two updates: routers may advertise at any rate.
 const followPause = 50 * time.Millisecond
 
 // follow keeps routes and resolvers as routers advertise them, until the stack ends. With
@@ -398,7 +399,7 @@ func (e *ipv6Endpoint) checkSender(m ndpMessage) {
 	}
 }
 
-// ndpMessage is what matters of a message of neighbour discovery.
+// ndpMessage holds what matters of a message of neighbour discovery.
 type ndpMessage struct {
 	mac     tcpip.LinkAddress // the sender's, as its option says; empty: it has none
 	holds   tcpip.Address     // what the sender says is its address; the zero value: nothing
@@ -472,7 +473,7 @@ func (m *ndpMessage) options(o header.NDPOptions) bool {
 	}
 }
 
-// advertisedMTU is what the last MTU option says (RFC 4861 section 4.6.4), 0 if there is none.
+// advertisedMTU returns what the last MTU option says (RFC 4861 section 4.6.4), 0 if there is none.
 // netstack's iterator passes them over.
 func advertisedMTU(options []byte) (mtu uint32) {
 	const mtuOption, unit, size = 5, 8, 8
@@ -516,13 +517,13 @@ type advertisedDNS struct {
 	refused uint64      // resolvers beyond the bounds
 }
 
-// routerDNS are the resolvers of one router.
+// routerDNS holds the resolvers of one router.
 type routerDNS struct {
 	router  netip.Addr
 	servers []serverUntil
 }
 
-// serverUntil is a resolver and when it expires; the zero time is never.
+// serverUntil describes a resolver and when it expires; the zero time is never.
 type serverUntil struct {
 	addr  netip.Addr
 	until time.Time
@@ -609,7 +610,7 @@ func (d *advertisedDNS) remove(which func(router netip.Addr, s serverUntil) bool
 	return some
 }
 
-// current are the resolvers to use: those of the router that has been there longest first.
+// current returns the resolvers to use: those of the router that has been there longest first.
 func (d *advertisedDNS) current() (all []netip.Addr) {
 	for _, r := range d.routers {
 		for _, s := range r.servers {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxUnresolvedBytes is what waits for one neighbour's hardware address, in bytes of memory:
+	// maxUnresolvedBytes says what waits for one neighbour's hardware address, in bytes of memory:
 	// Linux's default of net.ipv4.neigh.default.unres_qlen_bytes.
 	maxUnresolvedBytes = 212992
 	// maxUnresolvedTotal bounds what waits for all neighbours, in bytes of memory.
@@ -22,12 +22,13 @@ const (
 	// maxResolving is for how many neighbours netstack is asked at a time. Its table has 512
 	// entries, and the oldest makes room for a newcomer even if it is being resolved.
 	maxResolving = 448
-	// maxResolveAttempts is how often a neighbour is asked for whose entry has been evicted.
+	// maxResolveAttempts says how often a neighbour is asked for whose entry has been evicted.
 	maxResolveAttempts = 3
 	// arpLockTime is for how long after a change an entry is kept if other answers differ: Linux's
 	// default of net.ipv4.neigh.default.locktime, 100 of its 100 ticks per second.
 	arpLockTime = time.Second
-	// usableSlots is the size of the table of neighbours with a hardware address, a power of two.
+	// usableSlots gives the size of the table of neighbours with a hardware address, a power of
+	// two.
 	usableSlots = 1024
 )
 
@@ -66,7 +67,7 @@ type neighbours struct {
 	logLimit  rateLimit
 }
 
-// neighbourEntry is what netstack's table has of a neighbour.
+// neighbourEntry holds what netstack's table has of a neighbour.
 type neighbourEntry struct {
 	mac     tcpip.LinkAddress
 	state   gstack.NeighborState
@@ -151,7 +152,7 @@ func hasLinkAddress(s gstack.NeighborState) bool {
 	return false
 }
 
-// slot is where a may be in usable.
+// slot returns where a may be in usable.
 func (n *neighbours) slot(a tcpip.Address) *atomic.Pointer[tcpip.Address] {
 	var low uint32
 	if a.Len() == header.IPv4AddressSize {
@@ -180,7 +181,7 @@ type neighbourNIC struct {
 	failed   func(*gstack.PacketBuffer) // reports a packet whose neighbour does not answer
 }
 
-// nextHop is the neighbour that packets of r go to.
+// nextHop returns the neighbour that packets of r go to.
 func nextHop(r *gstack.Route) tcpip.Address {
 	if hop := r.NextHop(); hop.Len() != 0 {
 		return hop

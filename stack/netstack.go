@@ -161,7 +161,7 @@ func (r netstackRandom) Int63() int64 { return int64(r.Uint64() >> 1) }
 // Seed implements math/rand.Source. It has no effect: the source has its seed.
 func (r netstackRandom) Seed(int64) {}
 
-// probeDelay is how long a timer runs that netstack sets for d: 10 ms if that is 1 to 10 ms.
+// probeDelay returns how long a timer runs that netstack sets for d: 10 ms if that is 1 to 10 ms.
 //
 // These are for tail loss probes (RFC 8985 section 7), which Netstack sends when no acknowledgement
 // has come for two round trips, measured in milliseconds: after 2 ms on a local network. On a busy
@@ -182,12 +182,12 @@ const (
 	probeTime     = 10 * time.Millisecond
 )
 
-// longHeaders is what tcp.SegOverheadSize leaves out of the longest headers.
+// longHeaders says what tcp.SegOverheadSize leaves out of the longest headers.
 const longHeaders = 128
 
-// segmentLimit is the maximum segment size to announce with a receive buffer of that many bytes, 0
-// for that of the path. A window that was closed opens when a segment of it fits, or a quarter of
-// the buffer (RFC 9293 section 3.8.6.2.2; netstack announces half of what is free).
+// segmentLimit returns the maximum segment size to announce with a receive buffer of that many
+// bytes, 0 for that of the path. A window that was closed opens when a segment of it fits, or a
+// quarter of the buffer (RFC 9293 section 3.8.6.2.2; netstack announces half of what is free).
 //
 // netstack never does that in one case: where data ends the handshake, and tcpfix/handshake_data.go
 // of package rdma had no room for that, the data counts as memory for good. It may be a whole first

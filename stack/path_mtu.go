@@ -56,8 +56,8 @@ func (c *UDPConn) SetPathMTUDiscovery(d PathMTUDiscovery) error {
 	})
 }
 
-// PathMTU is the MTU of the path to the peer of a connected socket, in bytes of IP packets, as far
-// as it is known (Linux's IP_MTU). The error is ENOTCONN if the socket is not connected.
+// PathMTU returns the MTU of the path to the peer of a connected socket, in bytes of IP packets,
+// as far as it is known (Linux's IP_MTU). The error is ENOTCONN if the socket is not connected.
 func (c *UDPConn) PathMTU() (int, error) {
 	if err := c.done(); err != nil {
 		return 0, c.setError(err)
@@ -73,7 +73,7 @@ func (c *UDPConn) PathMTU() (int, error) {
 	return c.stack.icmp.mtus.payload(r).limit + ipHeaderLen(r), nil
 }
 
-// ipHeaderLen is the length of the IP header of what takes a route.
+// ipHeaderLen returns the length of the IP header of what takes a route.
 func ipHeaderLen(r *gstack.Route) int {
 	if r.NetProto() == ipv6Protocol {
 		return header.IPv6MinimumSize
@@ -84,7 +84,7 @@ func ipHeaderLen(r *gstack.Route) int {
 // Path MTUs that ICMP tells of (RFC 1191, RFC 8201), as Linux has them (net/ipv4/route.c
 // __ip_rt_update_pmtu, net/ipv6/route.c rt6_do_update_pmtu).
 const (
-	// pathMTULifetime is how long a path MTU is used: net.ipv4.route.mtu_expires.
+	// pathMTULifetime says how long a path MTU is used: net.ipv4.route.mtu_expires.
 	pathMTULifetime = 10 * time.Minute
 	// leastPathMTU4 and leastPathMTU6 are the smallest that are used, in bytes of IP packets. The
 	// first is net.ipv4.route.min_pmtu: what goes to a host that is said to have a smaller one is
@@ -107,7 +107,7 @@ type pathMTUs struct {
 	entries map[tcpip.Address]*pathMTU // guarded by mu
 }
 
-// pathMTU is what is known of one destination. It does not change but for the identification.
+// pathMTU holds what is known of one destination. It does not change but for the identification.
 type pathMTU struct {
 	mtu            int // bytes of IP packets
 	fragment       bool
@@ -163,7 +163,7 @@ func (p *pathMTUs) makeRoom(now time.Time) {
 	}
 }
 
-// of is the entry of a destination, or nil.
+// of returns the entry of a destination, or nil.
 func (p *pathMTUs) of(to tcpip.Address) *pathMTU {
 	if p.version.Load() == 0 {
 		return nil
@@ -177,13 +177,13 @@ func (p *pathMTUs) of(to tcpip.Address) *pathMTU {
 	return e
 }
 
-// room is how large the payload of an IP packet on a path may be.
+// room says how large the payload of an IP packet on a path may be.
 type room struct {
 	limit int      // bytes
 	path  *pathMTU // nil: the limit is the interface's
 }
 
-// payload is the room that a route's path has.
+// payload returns the room that a route's path has.
 func (p *pathMTUs) payload(r *gstack.Route) room {
 	own := int(r.MTU())
 	if e := p.of(r.RemoteAddress()); e != nil {
@@ -276,7 +276,8 @@ func (c *UDPConn) writeFragments(r *gstack.Route, b []byte, port uint16, path ro
 	return nil
 }
 
-// fragmentHeaders are the headers of a fragment that is at an offset of a datagram and has n bytes.
+// fragmentHeaders returns the headers of a fragment that is at an offset of a datagram and has n
+// bytes.
 func (c *UDPConn) fragmentHeaders(r *gstack.Route, identification uint32, at, n int,
 	more bool) []byte {
 	if r.NetProto() == ipv6Protocol {

@@ -17,8 +17,8 @@ type target struct {
 
 type targets []target
 
-// first is what one listens on: an IPv4 address if there is one, as net.ResolveTCPAddr chooses,
-// unless an IPv6 literal was given.
+// first returns what one listens on: an IPv4 address if there is one, as net.ResolveTCPAddr
+// chooses, unless an IPv6 literal was given.
 func (t targets) first() target {
 	for _, a := range t {
 		if a.ip.Is4() {
@@ -28,7 +28,7 @@ func (t targets) first() target {
 	return t[0]
 }
 
-// slice is nil for the wildcard without a family.
+// slice returns nil for the wildcard without a family.
 func (t target) slice() net.IP { return t.ip.AsSlice() }
 
 func (t target) tcp() *net.TCPAddr {

@@ -12,10 +12,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// flushPoll is how often Shutdown looks whether closing connections have delivered their data.
+// flushPoll says how often Shutdown looks whether closing connections have delivered their data.
 const flushPoll = 2 * time.Millisecond
 
-// peerTime is how long Shutdown waits for the FINs of peers that have all that was written. One
+// peerTime says how long Shutdown waits for the FINs of peers that have all that was written. One
 // that comes after Close is answered by nobody, or on the host's own address by Linux with a RST.
 const peerTime = time.Second
 
@@ -78,16 +78,16 @@ func closedAlone(ep tcpip.Endpoint) bool {
 }
 
 const (
-	// drainTime is how long Drain waits at most while nothing comes of it: two segments of a
+	// drainTime says how long Drain waits at most while nothing comes of it: two segments of a
 	// handshake are lost, and sent again after one and three seconds.
 	drainTime = 4 * time.Second
-	// drainPoll is how often Drain looks, and drainLooks how often in a row nothing must be left: a
-	// SYN may still be on its way through netstack, and Accept may not have returned yet.
+	// drainPoll says how often Drain looks, and drainLooks how often in a row nothing must be
+	// left: a SYN may still be on its way through netstack, and Accept may not have returned yet.
 	drainPoll  = 5 * time.Millisecond
 	drainLooks = 10
 )
 
-// DrainError is what [Stack.Drain] has left. It wraps the error of its context, or else
+// DrainError holds what [Stack.Drain] has left. It wraps the error of its context, or else
 // [os.ErrDeadlineExceeded].
 type DrainError struct {
 	// Handshakes are those that had begun, but not ended. A client whose last segment got lost
@@ -175,8 +175,8 @@ func (s *Stack) progress(left *DrainError) progress {
 // Draining says whether Drain was called: the stack should get no new clients.
 func (s *Stack) Draining() bool { return s.draining.Load() }
 
-// left is what has come that the program has not got: a connection, or, once another process or the
-// kernel gets new clients, a datagram.
+// left returns what has come that the program has not got: a connection, or, once another process
+// or the kernel gets new clients, a datagram.
 func (s *Stack) left() (left *DrainError, more bool) {
 	left = new(DrainError)
 	eps := s.net.RegisteredEndpoints()
@@ -210,8 +210,8 @@ func (s *Stack) unread() bool {
 	return false
 }
 
-// Conns is the number of TCP connections that are not over for the program, which has not closed
-// them, or for the peer, who has not got all.
+// Conns returns the number of TCP connections that are not over for the program, which has not
+// closed them, or for the peer, who has not got all.
 func (s *Stack) Conns() int {
 	eps := s.net.RegisteredEndpoints()
 	held := s.conns.streams()

@@ -92,7 +92,7 @@ func (f family) addrPort(a tcpip.FullAddress, zone string) netip.AddrPort {
 	return netip.AddrPortFrom(ip.WithZone(zone), a.Port)
 }
 
-// address is the other way: an address a caller gave, for use with this kind of socket.
+// address returns the other way: an address a caller gave, for use with this kind of socket.
 func (f family) address(ip net.IP) (tcpip.Address, error) {
 	if len(ip) == 0 || ip.Equal(net.IPv4zero) || ip.Equal(net.IPv6zero) {
 		if f == inet4 && len(ip) != 0 && ip.To4() == nil {
@@ -167,7 +167,7 @@ func onLink(a tcpip.Address) bool {
 	return header.IsV6LinkLocalUnicastAddress(a) || header.IsV6LinkLocalMulticastAddress(a)
 }
 
-// zone is what is printed after the % of a.
+// zone returns what is printed after the % of a.
 func (s *Stack) zone(a tcpip.Address) string {
 	if onLink(a) {
 		return s.name
@@ -238,8 +238,8 @@ func (g *connState) orClosedErr(err error) error {
 	return err
 }
 
-// ioSide is one direction of an endpoint: reading and accepting, or writing. What is needed only
-// while an operation waits, or with a deadline, is made then: most connections are idle.
+// ioSide describes one direction of an endpoint: reading and accepting, or writing. What is needed
+// only while an operation waits, or with a deadline, is made then: most connections are idle.
 type ioSide struct {
 	// mu is held by one operation at a time, as in package net. Only its holder parks.
 	mu sync.Mutex
@@ -388,7 +388,7 @@ func (d *ioSide) stop() {
 	d.notify()
 }
 
-// maxDSCP is the largest differentiated services code point: six bits (RFC 2474 section 3).
+// maxDSCP gives the largest differentiated services code point: six bits (RFC 2474 section 3).
 const maxDSCP = 1<<6 - 1
 
 func validateDSCP(dscp uint8) error {

@@ -38,7 +38,7 @@ type Socket struct {
 	TCP    *TCPInfo `json:"tcp,omitempty"` // of a connection
 }
 
-// TCPInfo is what ss -i prints of a connection. Durations are nanoseconds in JSON.
+// TCPInfo holds what ss -i prints of a connection. Durations are nanoseconds in JSON.
 type TCPInfo struct {
 	Congestion string        `json:"congestion"`
 	RTO        time.Duration `json:"rto_ns"`
@@ -98,7 +98,7 @@ func (o *openConns) remove(c *TCPConn) {
 	o.count--
 }
 
-// streams is the connections by endpoint, as of now.
+// streams returns the connections by endpoint, as of now.
 func (o *openConns) streams() map[tcpip.Endpoint]*TCPConn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -124,7 +124,7 @@ func (o *openConns) removeUDP(c *UDPConn) {
 	delete(o.udp, c.ep)
 }
 
-// socket is the UDP socket of an endpoint, or nil.
+// socket returns the UDP socket of an endpoint, or nil.
 func (o *openConns) socket(ep tcpip.Endpoint) *UDPConn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -160,7 +160,7 @@ type socketReader struct {
 	steps  int
 }
 
-// socketSteps are the steps of a microsecond or less after which others may run: data waits for
+// socketSteps gives the steps of a microsecond or less after which others may run: data waits for
 // less than it would for one more batch of frames.
 const socketSteps = 64
 
@@ -197,7 +197,7 @@ func (r *socketReader) read() []Socket {
 	return all
 }
 
-// sorted is all in their order.
+// sorted returns all in their order.
 func (r *socketReader) sorted(all []Socket) []Socket {
 	places := make([]*Socket, len(all))
 	for i := range all {
@@ -284,7 +284,7 @@ func (s *Stack) udpSocket(ep tcpip.Endpoint) (so Socket, ok bool) {
 	return so, true
 }
 
-// anyPort is the unspecified address of a's version, with port 0.
+// anyPort returns the unspecified address of a's version, with port 0.
 func anyPort(a netip.Addr) netip.AddrPort {
 	if a.Is4() || a.Is4In6() {
 		return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
@@ -325,7 +325,7 @@ func (r *socketReader) tcpSocket(ep *tcp.Endpoint, info *TCPInfo) Socket {
 	return so
 }
 
-// endOf is one end of an endpoint. Netstack has no address for any.
+// endOf returns one end of an endpoint. Netstack has no address for any.
 func endOf(info *gstack.TransportEndpointInfo, a tcpip.Address, port uint16) netip.AddrPort {
 	if a.Len() > 0 {
 		return netip.AddrPortFrom(fromAddress(a), port)
@@ -336,7 +336,7 @@ func endOf(info *gstack.TransportEndpointInfo, a tcpip.Address, port uint16) net
 	return netip.AddrPortFrom(netip.IPv4Unspecified(), port)
 }
 
-// backlogOf is the most connections that wait for Accept.
+// backlogOf returns the most connections that wait for Accept.
 func (s *Stack) backlogOf(ep *tcp.Endpoint) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,7 +359,7 @@ func (r *socketReader) options(ep *tcp.Endpoint, i *TCPInfo) {
 	i.Retrans = st.SendErrors.Retransmits.Value()
 }
 
-// tcpFields are the places of netstack's fields that it has no option for. To look for one by its
+// tcpFields holds the places of netstack's fields that it has no option for. To look for one by its
 // name takes a hundred times as long as to read it. Another version of gVisor than that of our
 // go.mod may have named one differently: it then reads as 0.
 type tcpFields struct {

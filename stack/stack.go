@@ -38,7 +38,7 @@ const (
 	loopbackID = 2
 )
 
-// Stack is one host on one link: its addresses, routes, sockets and counters.
+// Stack describes one host on one link: its addresses, routes, sockets and counters.
 // All methods may be called from any goroutine.
 type Stack struct {
 	net           *gstack.Stack
@@ -217,14 +217,14 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	return s, nil
 }
 
-// Netstack is the gVisor stack underneath, for what this package has no method for. Endpoints made
-// there are closed by Close too.
+// Netstack returns the gVisor stack underneath, for what this package has no method for. Endpoints
+// made there are closed by Close too.
 func (s *Stack) Netstack() *gstack.Stack { return s.net }
 
-// Name is the interface's name, which link-local addresses carry as their zone.
+// Name returns the interface's name, which link-local addresses carry as their zone.
 func (s *Stack) Name() string { return s.name }
 
-// HardwareAddr is the link's own address.
+// HardwareAddr returns the link's own address.
 func (s *Stack) HardwareAddr() net.HardwareAddr {
 	if info, ok := s.net.SingleNICInfo(nicID); ok {
 		return net.HardwareAddr(info.LinkAddress)
@@ -232,7 +232,7 @@ func (s *Stack) HardwareAddr() net.HardwareAddr {
 	return nil
 }
 
-// Addrs are the addresses in use on the link, the link-local one included, loopback not, in
+// Addrs returns the addresses in use on the link, the link-local one included, loopback not, in
 // ascending order: those of IPv4 first.
 func (s *Stack) Addrs() []netip.Prefix {
 	var out []netip.Prefix
@@ -291,9 +291,9 @@ func (s *Stack) Close() error {
 // Done is closed when the stack has ended, by Close or by itself; see [Stack.Err].
 func (s *Stack) Done() <-chan struct{} { return s.ended }
 
-// Err is nil while the stack works or after Close, and else says why it ended by itself: its device
-// has failed for good, see [Config.MaxOutage]. Every operation then fails with an error that is
-// both net.ErrClosed and this one.
+// Err returns nil while the stack works or after Close, and else says why it ended by itself: its
+// device has failed for good, see [Config.MaxOutage]. Every operation then fails with an error
+// that is both net.ErrClosed and this one.
 func (s *Stack) Err() error {
 	if !s.closed.Load() {
 		return nil
@@ -559,9 +559,9 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 // maxSendQueues bounds the default of NIC.TxQueues: each queue takes up to 1 MiB of pinned memory.
 const maxSendQueues = 8
 
-// sendQueues is the default of NIC.TxQueues: twice the processors. netstack sends with a connection
-// locked, and its goroutines look at a locked connection again and again. So a goroutine that waits
-// for the lock of a send queue costs others time as well.
+// sendQueues returns the default of NIC.TxQueues: twice the processors. netstack sends with a
+// connection locked, and its goroutines look at a locked connection again and again. So a
+// goroutine that waits for the lock of a send queue costs others time as well.
 func sendQueues(receive, processors int) int {
 	if processors == 1 {
 		return 1
@@ -608,5 +608,5 @@ func (s *Stack) HTTPTransport() *http.Transport {
 	return t
 }
 
-// HTTPClient is a client whose requests leave through this stack.
+// HTTPClient returns a client whose requests leave through this stack.
 func (s *Stack) HTTPClient() *http.Client { return &http.Client{Transport: s.HTTPTransport()} }

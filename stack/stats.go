@@ -18,10 +18,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Stats is a snapshot of the counters most looked at. All but LinkUp and TCPCurrentEstablished
+// Stats holds a snapshot of the counters most looked at. All but LinkUp and TCPCurrentEstablished
 // count since the stack was made; [Stack.Counters] has every counter.
 type Stats struct {
-	// LinkUp is the state of the device's port, and LinkChanges how often it changed. Of a stack
+	// LinkUp gives the state of the device's port, and LinkChanges how often it changed. Of a stack
 	// made by
 	// [New] nobody can tell, and it is true.
 	LinkUp      bool
@@ -44,9 +44,9 @@ type Stats struct {
 	// HardwareAddrConflicts packets of ARP and neighbour discovery that came from our own hardware
 	// address. ResolversRefused are those that routers advertised beyond what is remembered.
 	AddressConflicts, AddressDefences, HardwareAddrConflicts, ResolversRefused uint64
-	// HardwareAddrChanges is how often the link followed a change of the netdev's MAC.
+	// HardwareAddrChanges says how often the link followed a change of the netdev's MAC.
 	HardwareAddrChanges uint64
-	// NeighbourMoves is how often a neighbour's hardware address became another one,
+	// NeighbourMoves says how often a neighbour's hardware address became another one,
 	// NeighbourDrops packets that waited for one neighbour's address and made room for newer ones,
 	// and NeighbourOverflows packets that found too many waiting for all neighbours.
 	NeighbourMoves, NeighbourDrops, NeighbourOverflows uint64
@@ -167,31 +167,31 @@ type FailoverStats struct {
 	// Failed and Removed are losses of the device: it told itself that it had failed or was gone,
 	// or the kernel told first that it removes it. PortLosses are ends of the packet sockets.
 	Failed, Removed, PortLosses uint64
-	// Returned is how often a device was there again and taken into use, Refused how often one
+	// Returned says how often a device was there again and taken into use, Refused how often one
 	// could not be, Recovers how often [Stack.Recover] was called.
 	Returned, Refused, Recovers uint64
-	// Outages is how often Config.MaxOutage was reached, Held how often a device failed within
+	// Outages says how often Config.MaxOutage was reached, Held how often a device failed within
 	// Config.GracePeriod and was left alone.
 	Outages, Held uint64
-	// Moved is how often the netdev of the device left for another network namespace.
+	// Moved says how often the netdev of the device left for another network namespace.
 	Moved uint64
-	// AwayMilliseconds is how long the device has been away, all in all, DarkMilliseconds how much
-	// of this without packet sockets in its place.
+	// AwayMilliseconds says how long the device has been away, all in all, DarkMilliseconds how
+	// much of this without packet sockets in its place.
 	AwayMilliseconds, DarkMilliseconds uint64
-	// LastFallbackMicroseconds is how long after the last loss was known the packet sockets sent
+	// LastFallbackMicroseconds says how long after the last loss was known the packet sockets sent
 	// and received, LastOpenMilliseconds how long it took to open the device that came back last.
 	LastFallbackMicroseconds, LastOpenMilliseconds uint64
 }
 
-// BackendSwitch is a kind of change of what is under a stack, and how often it was made. From and
-// To are rings, packet or none; Cause is device_failed, device_removed, device_returned, port_lost
-// or port_returned.
+// BackendSwitch describes a kind of change of what is under a stack, and how often it was made.
+// From and To are rings, packet or none; Cause is device_failed, device_removed, device_returned,
+// port_lost or port_returned.
 type BackendSwitch struct {
 	From, To, Cause string
 	Count           uint64
 }
 
-// BackendSwitches are all changes made since the stack was opened, in the order of their names.
+// BackendSwitches returns all changes made since the stack was opened, in the order of their names.
 func (s *Stack) BackendSwitches() []BackendSwitch {
 	var all []BackendSwitch
 	for kind, n := range s.LinkStatus().Switches {
@@ -218,10 +218,10 @@ func (s *Stack) FailoverStats() FailoverStats {
 		LastOpenMilliseconds:     uint64(st.OpenTook.Milliseconds())}
 }
 
-// less is n without some of it that may have been counted before n.
+// less returns n without some of it that may have been counted before n.
 func less(n, some uint64) uint64 { return n - min(n, some) }
 
-// gauges are the names of those values that can fall.
+// gauges gives the names of those values that can fall.
 var gauges = []string{
 	"TCP.CurrentEstablished", "TCP.CurrentConnected",
 	"Link.RxWaiting", "Link.TxBacklog", "Link.TxBacklogMax",

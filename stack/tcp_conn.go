@@ -66,10 +66,11 @@ func (e tcpEvents) NotifyEvent(mask waiter.EventMask) {
 	}
 }
 
-// LocalAddr is our end, also after Close. It is a *net.TCPAddr that must not be changed.
+// LocalAddr returns our end, also after Close. It is a *net.TCPAddr that must not be changed.
 func (c *TCPConn) LocalAddr() net.Addr { return c.laddr }
 
-// RemoteAddr is the peer's end, also after Close. It is a *net.TCPAddr that must not be changed.
+// RemoteAddr returns the peer's end, also after Close. It is a *net.TCPAddr that must not be
+// changed.
 func (c *TCPConn) RemoteAddr() net.Addr { return c.raddr }
 
 // Close sends what was written and then a FIN, in the background; operations in progress fail with
@@ -153,11 +154,11 @@ func (c *TCPConn) opError(op string, err error) error {
 }
 
 const (
-	// tuneThreshold is how many bytes are read between calls of netstack's receive buffer tuning.
+	// tuneThreshold says how many bytes are read between calls of netstack's receive buffer tuning.
 	// It measures bytes per round trip against buffers of 1 MiB and more, and a call takes a lock.
 	tuneThreshold = 64 << 10
 
-	// copySize is the unit of ReadFrom and WriteTo: netstack's largest segment.
+	// copySize gives the unit of ReadFrom and WriteTo: netstack's largest segment.
 	copySize = 64 << 10
 )
 
@@ -196,7 +197,7 @@ func (c *TCPConn) read(b []byte) (int, error) {
 	}
 }
 
-// transfer is what netstack reads into and writes from. A connection has one only while it does.
+// transfer holds what netstack reads into and writes from. A connection has one only while it does.
 type transfer struct {
 	dst tcpip.SliceWriter
 	src bytes.Reader

@@ -119,7 +119,7 @@ type listenerPort struct {
 	specific [2][2]int // of a specific address, by its version, and by whether they share it
 }
 
-// listenerPlace is what a listener is bound to within its port.
+// listenerPlace holds what a listener is bound to within its port.
 type listenerPlace struct {
 	addr   tcpip.Address // of length 0: any
 	family family        // of any address only; otherwise 0
@@ -310,7 +310,8 @@ func (l *TCPListener) Close() error {
 	return nil
 }
 
-// Addr is the address listened on, also after Close. It is a *net.TCPAddr that must not be changed.
+// Addr returns the address listened on, also after Close. It is a *net.TCPAddr that must not be
+// changed.
 func (l *TCPListener) Addr() net.Addr { return l.laddr }
 
 // SetDeadline makes Accept fail with os.ErrDeadlineExceeded from t on; the zero time means never.
@@ -411,7 +412,7 @@ func (c *ListenConfig) listenUDP(network string, laddr *net.UDPAddr) (*UDPConn, 
 	return p, nil
 }
 
-// keepAlive is what the two fields of net.Dialer and net.ListenConfig mean together.
+// keepAlive returns what the two fields of net.Dialer and net.ListenConfig mean together.
 func keepAlive(d time.Duration, config, byDefault net.KeepAliveConfig) net.KeepAliveConfig {
 	switch {
 	case config.Enable:

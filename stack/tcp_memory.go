@@ -37,17 +37,18 @@ const (
 )
 
 const (
-	// memoryShare is the default of TCPOptions.MaxMemory: that share of the process's memory.
+	// memoryShare gives the default of TCPOptions.MaxMemory: that share of the process's memory.
 	memoryShare = 4
-	// leastMaxMemory is the least TCPOptions.MaxMemory, in bytes.
+	// leastMaxMemory gives the least TCPOptions.MaxMemory, in bytes.
 	leastMaxMemory = 64 << 10
-	// timeWaitShare is the default of TCPOptions.MaxTimeWait: what takes that share of the memory.
+	// timeWaitShare gives the default of TCPOptions.MaxTimeWait: what takes that share of the
+	// memory.
 	timeWaitShare = 256
 	// timeWaitSize is about what netstack needs for a connection in TIME-WAIT, in bytes.
 	timeWaitSize = 6 << 10
 	// The default of TCPOptions.MaxTimeWait is between these.
 	leastTimeWait, mostTimeWait = 4096, 65536
-	// admittedWrite is the most bytes of a write that are admitted at a time while memory is
+	// admittedWrite gives the most bytes of a write that are admitted at a time while memory is
 	// watched.
 	admittedWrite = 64 << 10
 	// A look at all connections comes between these times after the one before, and at least
@@ -66,10 +67,10 @@ func defaultMaxTimeWait(available int64) int {
 
 // MemoryStats counts what the bounds on the memory of TCP have done.
 type MemoryStats struct {
-	// Used is how many bytes connections hold that are not read or not acknowledged, as of the last
-	// look, and Limit TCPOptions.MaxMemory.
+	// Used says how many bytes connections hold that are not read or not acknowledged, as of the
+	// last look, and Limit TCPOptions.MaxMemory.
 	Used, Limit uint64
-	// Pressures is how often Used came to two thirds of Limit, Overflows how often to all of it.
+	// Pressures says how often Used came to two thirds of Limit, Overflows how often to all of it.
 	Pressures, Overflows uint64
 	// WritesHeld are writes that had to wait for memory, BuffersShrunk receive buffers that became
 	// smaller, OrphansReset closed connections that were reset for what they had not sent.

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// orphanRate is what a peer has to take of a closed connection's send buffer at least, in bytes
-	// per second.
+	// orphanRate says what a peer has to take of a closed connection's send buffer at least, in
+	// bytes per second.
 	orphanRate = 4 << 10
-	// orphanSweep is how often orphans are looked at while there are some.
+	// orphanSweep says how often orphans are looked at while there are some.
 	orphanSweep = time.Second
 )
 

@@ -16,7 +16,7 @@ import (
 // Message is one datagram of a batch: Message of golang.org/x/net/ipv4 and ipv6, which is one type.
 type Message = ipv4.Message
 
-// maxBatch is how many datagrams one doorbell is rung for at most.
+// maxBatch says how many datagrams one doorbell is rung for at most.
 const maxBatch = 64
 
 // errBatchFlags refuses flags: a batch waits for its first datagram, and for no other.

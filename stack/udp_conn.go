@@ -268,10 +268,10 @@ func (c *UDPConn) readLocalAddr() error {
 	return nil
 }
 
-// LocalAddr is our end, also after Close. It is a *net.UDPAddr that must not be changed.
+// LocalAddr returns our end, also after Close. It is a *net.UDPAddr that must not be changed.
 func (c *UDPConn) LocalAddr() net.Addr { return c.laddr }
 
-// RemoteAddr is the peer's end of a connected socket, else nil.
+// RemoteAddr returns the peer's end of a connected socket, else nil.
 func (c *UDPConn) RemoteAddr() net.Addr { return orNil(c.raddr) }
 
 // Close frees the port; operations in progress fail with net.ErrClosed.
@@ -457,7 +457,7 @@ func (c *UDPConn) checkTTL(ttl int) error {
 	return nil
 }
 
-// ttlOn is the time to live of what takes a route.
+// ttlOn returns the time to live of what takes a route.
 func (c *UDPConn) ttlOn(r *gstack.Route) uint8 {
 	if to := r.RemoteAddress(); header.IsV4MulticastAddress(to) || header.IsV6MulticastAddress(to) {
 		ttl, _ := c.ep.GetSockOptInt(tcpip.MulticastTTLOption) // which every UDP endpoint has

@@ -201,7 +201,7 @@ func (c *UDPConn) readError(err error) error {
 // (link/rdma/deliver.go), and a reader takes all that have come while it holds the lock once. All
 // others reach the socket's endpoint, which is read when the queue is empty.
 
-// chargeLeast is the least that a datagram counts against the socket's receive buffer, in bytes:
+// chargeLeast gives the least that a datagram counts against the socket's receive buffer, in bytes:
 // about the size of what is kept besides its payload.
 const chargeLeast = 64
 
@@ -348,8 +348,8 @@ type datagramBlock struct {
 
 var blockPool = sync.Pool{New: func() any { return new(datagramBlock) }}
 
-// datagramQueue is a FIFO of datagrams, a list of blocks. Each of its blocks has something to be
-// read. The zero value is empty. It is not safe for concurrent use.
+// datagramQueue describes a FIFO of datagrams, a list of blocks. Each of its blocks has something
+// to be read. The zero value is empty. It is not safe for concurrent use.
 type datagramQueue struct{ first, last *datagramBlock }
 
 // add appends a datagram, and copies its payload of at most blockBytes.
@@ -371,7 +371,7 @@ func (s *datagramQueue) add(l *datagramMeta, payload []byte) {
 	p.used += copy(p.bytes[p.used:], payload)
 }
 
-// next is the oldest datagram of a queue that is not empty. Both results are valid until drop.
+// next returns the oldest datagram of a queue that is not empty. Both results are valid until drop.
 func (s *datagramQueue) next() (*datagramMeta, []byte) {
 	p := s.first
 	l := &p.metas[p.read]
@@ -418,7 +418,7 @@ func (s *udpPortTable) find(v6 bool, port uint16) rdma.DatagramSink {
 	return nil
 }
 
-// slot is the entry of a port in single, or nil if its page is not allocated.
+// slot returns the entry of a port in single, or nil if its page is not allocated.
 func (s *udpPortTable) slot(k udpPortKey) *atomic.Pointer[udpRxQueue] {
 	page := s.page(k).Load()
 	if page == nil {
@@ -473,7 +473,7 @@ func (s *udpPortTable) update(k udpPortKey) {
 	}
 }
 
-// keys are the table's keys for the socket: one per IP version of its family.
+// keys returns the table's keys for the socket: one per IP version of its family.
 func (q *udpRxQueue) keys() []udpPortKey {
 	port := q.conn.local.Port
 	switch q.conn.family {

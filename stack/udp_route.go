@@ -28,7 +28,7 @@ type routeCache struct {
 	closed bool               // guarded by mu
 }
 
-// path is a route and the header template of datagrams that take it.
+// path describes a route and the header template of datagrams that take it.
 type path struct {
 	route    *gstack.Route
 	template atomic.Pointer[headerTemplate]
@@ -142,10 +142,10 @@ func (s *Stack) findRoute(key routeKey) (*gstack.Route, tcpip.Error) {
 // the link directly. One per templateLifetime goes through netstack, which keeps the neighbour
 // entry alive.
 
-// templateLifetime is how long a template is used before a datagram goes through netstack again.
+// templateLifetime says how long a template is used before a datagram goes through netstack again.
 const templateLifetime = 100 * time.Millisecond
 
-// maxHeaders is the longest headers: Ethernet, IPv6, UDP.
+// maxHeaders gives the longest headers: Ethernet, IPv6, UDP.
 const maxHeaders = header.EthernetMinimumSize + header.IPv6MinimumSize + header.UDPMinimumSize
 
 // headerTemplate has the headers of a path's datagrams, with ports, lengths and checksums zero. It
@@ -262,7 +262,7 @@ func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
 	return err, true
 }
 
-// moment is what a template's age is told by.
+// moment holds what a template's age is told by.
 type moment struct {
 	time.Time
 	mtus  uint64 // version of pathMTUs
@@ -273,7 +273,7 @@ func (s *Stack) moment() moment {
 	return moment{s.clock.Now(), s.icmp.mtus.version.Load(), s.neighbours.moves.Load()}
 }
 
-// freshTemplate is the template for a datagram of n bytes, its header included, or nil if the
+// freshTemplate returns the template for a datagram of n bytes, its header included, or nil if the
 // datagram has to go through netstack.
 func (p *path) freshTemplate(n int, now moment) *headerTemplate {
 	h := p.template.Load()
@@ -364,7 +364,7 @@ func (o *replySources) remember(s *Stack, from tcpip.FullAddress, to tcpip.Addre
 	o.peers[key] = to
 }
 
-// sourceFor is the address from which to reply to a peer, or "any" where netstack chooses.
+// sourceFor returns the address from which to reply to a peer, or "any" where netstack chooses.
 func (o *replySources) sourceFor(to tcpip.FullAddress) tcpip.Address {
 	o.mu.RLock()
 	defer o.mu.RUnlock()

@@ -140,8 +140,8 @@ func (c *UDPConn) destinationAddrPort(addr netip.AddrPort) (tcpip.FullAddress, e
 	return c.stack.full(a, int(addr.Port()), addr.Addr().Zone())
 }
 
-// bound is the address that the socket is bound to and sends from, if any: not a broadcast address
-// (RFC 1122 section 3.2.1.3).
+// bound returns the address that the socket is bound to and sends from, if any: not a broadcast
+// address (RFC 1122 section 3.2.1.3).
 func (c *UDPConn) bound() tcpip.Address {
 	if c.toAll {
 		return tcpip.Address{}
@@ -149,7 +149,7 @@ func (c *UDPConn) bound() tcpip.Address {
 	return c.local.Addr
 }
 
-// source is the address to send from: the one bound to, or the one that to has last sent to.
+// source returns the address to send from: the one bound to, or the one that to has last sent to.
 func (c *UDPConn) source(to tcpip.FullAddress) tcpip.Address {
 	if a := c.bound(); a.Len() != 0 || c.toAll {
 		return a

@@ -228,8 +228,8 @@ func (s sysfs) node(uverbs string) (NodeInfo, bool) {
 	return n, true
 }
 
-// parent is the directory, below the root, of the PCI device that a device's auxiliary one is on;
-// "" if the device is on the PCI bus itself.
+// parent returns the directory, below the root, of the PCI device that a device's auxiliary one is
+// on; "" if the device is on the PCI bus itself.
 func (s sysfs) parent(dev string) string {
 	own, err := filepath.EvalSymlinks(s.path(dev, "device"))
 	if err != nil || isPCI(filepath.Base(own)) || !isPCI(filepath.Base(filepath.Dir(own))) {
@@ -270,8 +270,8 @@ func isPCI(name string) bool {
 	return err == nil && n == 4
 }
 
-// LinkTypePort is the number that mlxconfig has for a port: N of LINK_TYPE_PN. A card gives each of
-// its ports a PCI function of its own, in their order, unless a device has several ports.
+// LinkTypePort returns the number that mlxconfig has for a port: N of LINK_TYPE_PN. A card gives
+// each of its ports a PCI function of its own, in their order, unless a device has several ports.
 func (n NodeInfo) LinkTypePort(port int) int {
 	_, function, _ := strings.Cut(n.Function, ".")
 	number, err := strconv.ParseUint(function, 16, 8)

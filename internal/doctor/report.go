@@ -18,13 +18,13 @@ const (
 	Skipped State = "skipped" // it does not apply, or could not be tried; Saw says why
 )
 
-// Result is what one check found.
+// Result holds what one check found.
 type Result struct {
 	Check string `json:"check"`
 	State State  `json:"state"`
-	// Saw is what was seen, in one sentence.
+	// Saw says what was seen, in one sentence.
 	Saw string `json:"saw"`
-	// Do is what to do about a failure.
+	// Do says what to do about a failure.
 	Do string `json:"do,omitempty"`
 	// Facts are details for readers without access to the machine.
 	Facts []Fact `json:"facts,omitempty"`
@@ -36,7 +36,7 @@ type Fact struct {
 	Value string `json:"value"`
 }
 
-// Report is the results of all checks of a device.
+// Report holds the results of all checks of a device.
 type Report struct {
 	Title  string `json:"title"`
 	Device string `json:"device"`
@@ -45,7 +45,7 @@ type Report struct {
 	Results []Result `json:"results"`
 }
 
-// Count is how many checks ended in this state.
+// Count returns how many checks ended in this state.
 func (r *Report) Count(s State) (n int) {
 	for i := range r.Results {
 		if r.Results[i].State == s {

@@ -20,7 +20,7 @@ func New(c clock.Clock, lasts func(d time.Duration) time.Duration) tcpip.Clock {
 	return &virtual{c, c.Now().Add(-time.Second), lasts}
 }
 
-// virtual is a clock that is not the system's. Its monotonic time is never 0, which netstack
+// virtual wraps a clock that is not the system's. Its monotonic time is never 0, which netstack
 // takes for no time.
 type virtual struct {
 	clock.Clock
@@ -36,7 +36,7 @@ func (c *virtual) AfterFunc(d time.Duration, f func()) tcpip.Timer {
 	return virtualTimer{c.Clock.AfterFunc(c.lasts(d), f), c}
 }
 
-// virtualTimer is a timer of a virtual.
+// virtualTimer describes a timer of a virtual.
 type virtualTimer struct {
 	clock.Timer
 	of *virtual

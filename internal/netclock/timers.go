@@ -33,7 +33,7 @@ func newSystem(lasts func(time.Duration) time.Duration) *system {
 	return c
 }
 
-// now is the time of the timers.
+// now returns the time of the timers.
 func (c *system) now() time.Duration { return time.Since(c.start) }
 
 // AfterFunc implements tcpip.Clock: f is called in a goroutine of its own.
@@ -44,7 +44,7 @@ func (c *system) AfterFunc(d time.Duration, f func()) tcpip.Timer {
 	return t
 }
 
-// timer is a timer of a system. The mutex of its heap guards it.
+// timer describes a timer of a system. The mutex of its heap guards it.
 type timer struct {
 	of    *timerHeap
 	f     func()

@@ -16,10 +16,10 @@ import (
 //go:embed text/net.go.txt
 var netSeam []byte
 
-// SeamFile is the name of the files that are added to packages.
+// SeamFile gives the name of the files that are added to packages.
 const SeamFile = "zz_rdma_netstack.go"
 
-// Target is what a program is built for. Package net differs by it.
+// Target holds what a program is built for. Package net differs by it.
 type Target struct {
 	GOARCH string
 	CGO    bool
@@ -47,11 +47,11 @@ func optionSetter(signature, level, name, value string) prologue {
 		"return $1.rdma.SetOption(syscall."+level+", syscall."+name+", "+value+")")
 }
 
-// copying is the prologue of sendFile and spliceFrom, which send what they read from $2.
+// copying gives the prologue of sendFile and spliceFrom, which send what they read from $2.
 const copying = "n, err := $1.rdma.ReadFrom($2); return n, rdmaBare(err), true } " +
 	"else if rdmaHas($2) { return 0, nil, false"
 
-// netPrologues are those of package net, by function.
+// netPrologues returns those of package net, by function.
 func netPrologues() map[string]prologue {
 	const (
 		bytesIn = "([]byte) (int,error)"

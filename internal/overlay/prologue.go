@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// prologue is what is inserted at the start of a function. In code, $0 stands for the name of the
-// receiver and $1, $2 ... for those of the parameters.
+// prologue holds what is inserted at the start of a function. In code, $0 stands for the name of
+// the receiver and $1, $2 ... for those of the parameters.
 type prologue struct {
 	signature string // types of parameters and results, such as "([]byte) (int,error)"
 	code      string

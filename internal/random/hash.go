@@ -2,8 +2,8 @@ package random
 
 import "hash/maphash"
 
-// HashKey is the key of a hash for tables in memory, of which strangers can choose the entries. The
-// zero value is not valid.
+// HashKey holds the key of a hash for tables in memory, of which strangers can choose the entries.
+// The zero value is not valid.
 type HashKey struct{ key *hashKey } // as small as a maphash.Seed
 
 type hashKey struct {
@@ -20,7 +20,7 @@ func (s Source) HashKey() HashKey {
 	return HashKey{&hashKey{system: maphash.MakeSeed()}}
 }
 
-// Bytes is the hash of b.
+// Bytes returns the hash of b.
 func (k HashKey) Bytes(b []byte) uint64 {
 	if k.key.seeded != 0 {
 		return fnv(k.key.seeded, b)

@@ -13,7 +13,7 @@ import (
 // goroutine may use it.
 type Source struct{ reader io.Reader }
 
-// From is a source that reads from r, which any goroutine may use; nil is the system's.
+// From returns a source that reads from r, which any goroutine may use; nil is the system's.
 func From(r io.Reader) Source { return Source{r} }
 
 // Seeded reports whether the source is not the system's.
@@ -39,7 +39,7 @@ func (s Source) Uint64() uint64 {
 // Rand draws numbers of other kinds, each from s. Any goroutine may use it.
 func (s Source) Rand() *mathrand.Rand { return mathrand.New(s) }
 
-// Stream is a fast generator with a seed that is drawn from s, for one goroutine at a time.
+// Stream returns a fast generator with a seed that is drawn from s, for one goroutine at a time.
 func (s Source) Stream() *mathrand.Rand {
 	var seed [32]byte
 	s.Read(seed[:])

@@ -68,16 +68,16 @@ type Config struct {
 	Joined bool
 	// Signals are the kernel's, see Watch; nil: there are none.
 	Signals <-chan Signal
-	// MaxOutage is how long there may be neither device nor port before Changed is told Expired;
+	// MaxOutage says how long there may be neither device nor port before Changed is told Expired;
 	// 0: for ever.
 	MaxOutage time.Duration
-	// Grace is how long a device that has come back must work: one that fails sooner is not opened
-	// again before Recover. 0: it always is.
+	// Grace says how long a device that has come back must work: one that fails sooner is not
+	// opened again before Recover. 0: it always is.
 	Grace time.Duration
 	// Changed is told every change, in order, by the link's goroutine, which waits for it. It must
 	// not call Close.
 	Changed func(Change)
-	// Clock is the time that pauses and limits go by; the zero value is the system's.
+	// Clock gives the time that pauses and limits go by; the zero value is the system's.
 	Clock clock.Clock
 	// Logger receives a line per change. Nil is silence.
 	Logger *slog.Logger
@@ -104,7 +104,7 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// Change is a change of the state or of the backend. Attempts that fail are none.
+// Change describes a change of the state or of the backend. Attempts that fail are none.
 type Change struct {
 	State   State
 	Backend rdma.BackendKind // at work from now on
@@ -139,7 +139,7 @@ func (c Cause) String() string {
 	return fmt.Sprintf("Cause(%d)", uint8(c))
 }
 
-// Switch is a change from one backend to another.
+// Switch describes a change from one backend to another.
 type Switch struct {
 	From, To rdma.BackendKind
 	Cause    Cause
@@ -156,7 +156,7 @@ func (s *Status) spend(d time.Duration) {
 	}
 }
 
-// Status is a snapshot of a Link.
+// Status holds a snapshot of a Link.
 type Status struct {
 	State   State
 	Backend rdma.BackendKind
@@ -164,15 +164,15 @@ type Status struct {
 	Reason  error     // why the device is not at work; nil when Up
 	Expired bool      // as in Change
 	Held    bool      // the device failed within Config.Grace, and is opened on Recover only
-	// Losses is how often the device was lost, Returns how often it came back, Refused how often it
-	// could not be opened, PortLosses how often the packet port ended.
+	// Losses says how often the device was lost, Returns how often it came back, Refused how often
+	// it could not be opened, PortLosses how often the packet port ended.
 	Losses, Returns, Refused, PortLosses uint64
 	// Failed and Removed are the Losses that the device itself told, and those that the kernel
 	// told first, which removes the device or its netdev.
 	Failed, Removed uint64
-	// Moves is how often the device's netdev has left for another network namespace.
+	// Moves says how often the device's netdev has left for another network namespace.
 	Moves uint64
-	// Holds is how often Held became true, Recovers how often Recover was called, Expirations how
+	// Holds says how often Held became true, Recovers how often Recover was called, Expirations how
 	// often Expired became true.
 	Holds, Recovers, Expirations uint64
 	// Away is for how long the device has been away, all in all, and Dark for how long there was no
@@ -181,7 +181,7 @@ type Status struct {
 	LinkChanges uint64 // told by what was at work
 	// Switches counts the changes of the backend.
 	Switches map[Switch]uint64
-	// FallbackTook is how long after the last loss was known frames were sent by the packet port,
+	// FallbackTook says how long after the last loss was known frames were sent by the packet port,
 	// and ReceiveTook how long after it they were received: the device's are delivered first.
 	// OpenTook is how long it took to open the device that came back last. 0: never yet.
 	FallbackTook, ReceiveTook, OpenTook time.Duration

@@ -13,22 +13,23 @@ import (
 )
 
 const (
-	// firstPause is how long after a loss the device is looked for first. Further pauses are an
+	// firstPause says how long after a loss the device is looked for first. Further pauses are an
 	// eighth of the time that it has been away, up to closePause. After two minutes, for which
 	// connections wait by default, they are a 120th of that time, up to longestPause.
 	firstPause   = 250 * time.Millisecond
 	closePause   = time.Second
 	longestPause = 5 * time.Second
-	// signalPause is how long after a signal the device is looked for.
+	// signalPause says how long after a signal the device is looked for.
 	signalPause = 20 * time.Millisecond
-	// steady is how long a device must have worked for the first pause not to be doubled.
+	// steady says how long a device must have worked for the first pause not to be doubled.
 	steady = time.Second
 )
 
 // ErrClosed is Err of a Link that was closed.
 var ErrClosed = errors.New("link is closed")
 
-// Link is an endpoint that outlives its device. Its methods may be called from any goroutine.
+// Link describes an endpoint that outlives its device. Its methods may be called from any
+// goroutine.
 type Link struct {
 	cfg     Config
 	log     *slog.Logger
@@ -62,7 +63,7 @@ type Link struct {
 	spent  time.Time // what has passed until then is in status
 }
 
-// attempt is what came of opening.
+// attempt holds what came of opening.
 type attempt struct {
 	device *Opened
 	port   *OpenedPort
@@ -167,7 +168,7 @@ func (l *Link) Status() Status {
 	return s
 }
 
-// AtWork is the device or port at work, nil if there is none. It may be closed at any time.
+// AtWork returns the device or port at work, nil if there is none. It may be closed at any time.
 func (l *Link) AtWork() Device {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -94,7 +94,7 @@ func (l *Link) portMTU() <-chan struct{} {
 	return mtuChanges(l.port.Port)
 }
 
-// mtuChanges is what d tells changes of its MTU by; nil: it never changes.
+// mtuChanges returns what d tells changes of its MTU by; nil: it never changes.
 func mtuChanges(d Device) <-chan struct{} {
 	if t, ok := d.(interface{ MTUChanged() <-chan struct{} }); ok {
 		return t.MTUChanged()
@@ -332,7 +332,7 @@ func (l *Link) take(a attempt) {
 	}
 }
 
-// nextPause is how long after an attempt the device is looked for again.
+// nextPause returns how long after an attempt the device is looked for again.
 func (l *Link) nextPause() time.Duration {
 	away := l.cfg.Clock.Since(l.since)
 	return max(l.pause, min(away/8, max(closePause, away/120), longestPause))

@@ -1,6 +1,6 @@
 package failover
 
-// Signal is what the kernel says unasked about devices.
+// Signal holds what the kernel says unasked about devices.
 type Signal struct {
 	// Gone: a device is being removed. Else one may have come.
 	Gone bool

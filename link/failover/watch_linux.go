@@ -56,7 +56,7 @@ func listen(protocol int, groups uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
-// Signals is where they come. It is never closed.
+// Signals returns where they come. It is never closed.
 func (w *Watcher) Signals() <-chan Signal { return w.signals }
 
 // run reads one socket.

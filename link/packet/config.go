@@ -13,8 +13,8 @@ import (
 
 // Config says which interface to open and how. The zero value of every field but Device is useful.
 type Config struct {
-	// Device is the name, or an alternative one, of an Ethernet interface in the calling thread's
-	// network namespace.
+	// Device gives the name, or an alternative one, of an Ethernet interface in the calling
+	// thread's network namespace.
 	Device string
 	// MAC is the address whose frames come to us. Default: a random, locally administered one. The
 	// interface's own is refused: Linux would answer the same frames.
@@ -22,14 +22,14 @@ type Config struct {
 	// Host takes the interface's own MAC, and of its frames what [Port.SetPorts] says only. Linux
 	// has all frames as well, and is kept from answering ours by whoever holds the ports there.
 	Host bool
-	// Queues is the number of sockets, 1 to 64. Default 1.
+	// Queues gives the number of sockets, 1 to 64. Default 1.
 	Queues int
-	// VLAN is the 802.1Q network whose frames come to us, 1 to 4094; 0: frames without a tag.
+	// VLAN names the 802.1Q network whose frames come to us, 1 to 4094; 0: frames without a tag.
 	VLAN uint16
-	// MTU is the largest IP packet sent, in bytes, at most the interface's. Default the
+	// MTU gives the largest IP packet sent, in bytes, at most the interface's. Default the
 	// interface's. If the interface's is less later, that counts.
 	MTU int
-	// Random is where a random MAC comes from; nil: the system's.
+	// Random says where a random MAC comes from; nil: the system's.
 	Random io.Reader
 }
 
@@ -85,7 +85,7 @@ func (c *Config) fit(i *iface) error {
 	return nil
 }
 
-// usable is the largest IP packet to send on an interface with such an MTU.
+// usable returns the largest IP packet to send on an interface with such an MTU.
 func (c *Config) usable(mtu int) int {
 	if c.MTU == 0 {
 		return mtu
@@ -93,7 +93,7 @@ func (c *Config) usable(mtu int) int {
 	return min(c.MTU, mtu)
 }
 
-// iface is what the kernel says about an interface.
+// iface holds what the kernel says about an interface.
 type iface struct {
 	index    int
 	mac      net.HardwareAddr

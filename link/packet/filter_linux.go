@@ -15,8 +15,8 @@ const (
 // vlanID is the network's number in the tag control information.
 const vlanID = 0x0fff
 
-// frameFilter is a classic BPF program that passes frames to addresses; and to every group if all
-// is true; of VLAN vlan, or of none, or with a mere priority, if that is 0.
+// frameFilter returns a classic BPF program that passes frames to addresses; and to every group if
+// all is true; of VLAN vlan, or of none, or with a mere priority, if that is 0.
 func frameFilter(addresses [][6]byte, all bool, vlan uint16) []unix.SockFilter {
 	var program []unix.SockFilter
 	for _, a := range addresses {
@@ -61,7 +61,7 @@ var (
 	toVLAN = unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA}
 )
 
-// nothing is a filter that passes no frame.
+// nothing returns a filter that passes no frame.
 func nothing() []unix.SockFilter { return []unix.SockFilter{drop} }
 
 // setFilter puts a filter in the place of the one before.

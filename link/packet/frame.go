@@ -4,11 +4,11 @@ import "errors"
 
 // Frame is one received frame.
 type Frame struct {
-	// Data is the frame from its Ethernet header on, without FCS and VLAN tag. It is the queue's
+	// Data holds the frame from its Ethernet header on, without FCS and VLAN tag. It is the queue's
 	// memory, the caller's until the next Receive.
 	Data []byte
-	// GSOSize is the payload of each of the segments that a merged TCP frame was made of, but for
-	// the last, in bytes; 0: the frame is as it was sent.
+	// GSOSize gives the payload of each of the segments that a merged TCP frame was made of, but
+	// for the last, in bytes; 0: the frame is as it was sent.
 	GSOSize uint16
 	// VLAN is the tag control information, valid with RxTagged.
 	VLAN uint16
@@ -75,7 +75,7 @@ const (
 	tcpLen  = 20
 	udpLen  = 8
 
-	// maxFrame is the longest frame there can be without BIG TCP: an IP packet of 64 KiB - 1.
+	// maxFrame gives the longest frame there can be without BIG TCP: an IP packet of 64 KiB - 1.
 	maxFrame = ethLen + 65535
 )
 

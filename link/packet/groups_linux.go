@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxGroups is how many groups are passed one by one; of more, all are.
+// maxGroups says how many groups are passed one by one; of more, all are.
 const maxGroups = 100
 
 // groups is the multicast addresses that come to us.

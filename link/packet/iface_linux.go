@@ -11,8 +11,8 @@ import (
 // All but canonical ask the kernel through a packet socket, whose network namespace answers,
 // whatever the calling thread's is.
 
-// canonical is the name of the interface that name names, as an alternative one (ip link property)
-// maybe. Of one that is not there it is name.
+// canonical returns the name of the interface that name names, as an alternative one (ip link
+// property) maybe. Of one that is not there it is name.
 func canonical(name string) string {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -64,7 +64,7 @@ func flagsOf(fd int, name string) (up, carrier bool, err error) {
 	return flags&unix.IFF_UP != 0, flags&unix.IFF_RUNNING != 0, nil
 }
 
-// mtuOf is the interface's largest IP packet, in bytes.
+// mtuOf returns the interface's largest IP packet, in bytes.
 func mtuOf(fd int, name string) (int, error) {
 	ifr, err := unix.NewIfreq(name)
 	if err == nil {
@@ -76,7 +76,7 @@ func mtuOf(fd int, name string) (int, error) {
 	return int(ifr.Uint32()), nil
 }
 
-// nameOf is the present name of interface index. unix.ENODEV: it is gone.
+// nameOf returns the present name of interface index. unix.ENODEV: it is gone.
 func nameOf(fd, index int) (string, error) {
 	ifr, err := unix.NewIfreq("")
 	if err != nil {

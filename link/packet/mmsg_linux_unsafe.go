@@ -39,5 +39,5 @@ func sendNow(fd int, msgs []mmsghdr) (int, error) {
 	return int(n), nil
 }
 
-// bytesOf is the memory that an Iovec made of a slice names.
+// bytesOf returns the memory that an Iovec made of a slice names.
 func bytesOf(v *unix.Iovec) []byte { return unsafe.Slice(v.Base, int(v.Len)) }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is an interface, opened. Its methods may be called from any goroutine.
+// Port describes an interface, opened. Its methods may be called from any goroutine.
 //
 //	Open ──▶ open ──▶ stopped ──▶ closed
 //	          │  Stop   ▲  Close
@@ -149,13 +149,13 @@ func (p *Port) cleanup(fds []int) error {
 	return p.Close()
 }
 
-// Name is the interface's name when it was opened.
+// Name returns the interface's name when it was opened.
 func (p *Port) Name() string { return p.name }
 
-// Driver is the name of the interface's driver, such as virtio_net; "" if it has none.
+// Driver returns the name of the interface's driver, such as virtio_net; "" if it has none.
 func (p *Port) Driver() string { return p.iface.driver }
 
-// MAC is the address whose frames come to us.
+// MAC returns the address whose frames come to us.
 func (p *Port) MAC() net.HardwareAddr {
 	if changed := p.mac.Load(); changed != nil {
 		return *changed
@@ -174,17 +174,17 @@ func (p *Port) SetMAC(mac net.HardwareAddr) error {
 	return nil
 }
 
-// VLAN is the 802.1Q network that we are in, 0 if none.
+// VLAN returns the 802.1Q network that we are in, 0 if none.
 func (p *Port) VLAN() uint16 { return p.cfg.VLAN }
 
-// MTU is the largest IP packet sent now, in bytes: the interface's MTU, as last told, but no more
-// than Config.MTU.
+// MTU returns the largest IP packet sent now, in bytes: the interface's MTU, as last told, but no
+// more than Config.MTU.
 func (p *Port) MTU() int { return int(p.mtu.Load()) }
 
 // MTUChanged implements [MTUTeller].
 func (p *Port) MTUChanged() <-chan struct{} { return p.mtuChanged }
 
-// NumQueues is the number of queues, in each direction.
+// NumQueues returns the number of queues, in each direction.
 func (p *Port) NumQueues() int { return len(p.rx) }
 
 // Rx is receive queue i, a [*RxQueue]. A queue lives as long as its port.
@@ -203,7 +203,7 @@ func (p *Port) LinkChanged() <-chan struct{} { return p.linkChanged }
 // Done is closed when the interface is gone or the port is stopped; Err says why.
 func (p *Port) Done() <-chan struct{} { return p.done }
 
-// Err is nil while the port works, then ErrClosed or an error that is ErrGone.
+// Err returns nil while the port works, then ErrClosed or an error that is ErrGone.
 func (p *Port) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,7 +243,7 @@ func (p *Port) Stats() Stats {
 	return s
 }
 
-// Dropped is how many frames the kernel had no room for.
+// Dropped returns how many frames the kernel had no room for.
 func (p *Port) Dropped() (n uint64) {
 	for _, q := range p.Stats().Rx {
 		n += q.Dropped

@@ -12,7 +12,7 @@ type Ports struct {
 	First, Last uint16     // a block, or one port
 }
 
-// portTable is what comes to a port with the host's MAC: frames to Ports, ICMP errors about what
+// portTable holds what comes to a port with the host's MAC: frames to Ports, ICMP errors about what
 // was sent from them, and the answers to ARP requests and neighbour solicitations. It does not
 // change.
 type portTable struct {
@@ -85,7 +85,7 @@ func (t *portTable) ours(f []byte) bool {
 	return false
 }
 
-// destination is where a frame goes.
+// destination returns where a frame goes.
 func destination(f []byte, at *transport) portKey {
 	k := portKey{udp: at.proto == protoUDP, port: binary.BigEndian.Uint16(f[at.at+2:])}
 	if at.v6 {

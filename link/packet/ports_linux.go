@@ -25,7 +25,7 @@ func (p *Port) SetPorts(list []Ports) error {
 	return p.filter(nil, false)
 }
 
-// filterPorts is how many ports of TCP, and of UDP, the kernel's filter knows one by one. Of more
+// filterPorts says how many ports of TCP, and of UDP, the kernel's filter knows one by one. Of more
 // it passes all, and what is not ours is dropped here.
 const filterPorts = 256
 
@@ -43,8 +43,8 @@ const (
 	loadIndexImmediate           = unix.BPF_LDX | unix.BPF_W | unix.BPF_IMM
 )
 
-// filter is a classic BPF program that passes what may be ours: the addresses are not looked at.
-// Every test is followed by its own return, so that no jump is long.
+// filter returns a classic BPF program that passes what may be ours: the addresses are not looked
+// at. Every test is followed by its own return, so that no jump is long.
 func (t *portTable) filter() []unix.SockFilter {
 	program := []unix.SockFilter{
 		load(unix.BPF_W, adPacketType), jump(unix.BPF_JEQ, packetHost, 1, 0), drop,

@@ -71,7 +71,7 @@ func (q *RxQueue) init(p *Port, index int, file *os.File, raw syscall.RawConn, f
 	}
 }
 
-// Index is the queue's number in its port.
+// Index returns the queue's number in its port.
 func (q *RxQueue) Index() int { return q.index }
 
 // Receive fills dst with received frames and returns how many, 0 if there are none. It does not

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bufferSize is what is asked for as socket buffer, in bytes each way.
+// bufferSize says what is asked for as socket buffer, in bytes each way.
 const bufferSize = 8 << 20
 
 // newSocket makes a packet socket that receives nothing yet: it is of no protocol.

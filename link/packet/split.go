@@ -25,7 +25,7 @@ func (s *splitter) begin(frame []byte, size int) bool {
 	return true
 }
 
-// more is true while there are datagrams left.
+// more reports whether there are datagrams left.
 func (s *splitter) more() bool { return s.at < len(s.frame) }
 
 // next returns the next datagram as a frame of its own, without the UDP checksum.

@@ -1,10 +1,11 @@
 package packet
 
-// Stats is a snapshot of all counters. All count from Open.
+// Stats holds a snapshot of all counters. All count from Open.
 type Stats struct {
 	Rx []RxStats
 	Tx []TxStats
-	// LinkUp is the state of interface and carrier as last told, LinkChanges how often it changed.
+	// LinkUp gives the state of interface and carrier as last told, LinkChanges how often it
+	// changed.
 	LinkUp      bool
 	LinkChanges uint64
 }
@@ -13,13 +14,13 @@ type Stats struct {
 type RxStats struct {
 	// Frames and Bytes delivered by Receive.
 	Frames, Bytes uint64
-	// Merged is how many of the frames were TCP segments merged by the kernel or the NIC.
+	// Merged says how many of the frames were TCP segments merged by the kernel or the NIC.
 	Merged uint64
 	// Split is datagrams that came several in one frame, which is not counted.
 	Split uint64
 	// Calls is system calls, Hits those that returned frames, Waits the times of waiting.
 	Calls, Hits, Waits uint64
-	// AsleepNanos is the nanoseconds of waiting, with those of a wait that is going on.
+	// AsleepNanos gives the nanoseconds of waiting, with those of a wait that is going on.
 	AsleepNanos uint64
 	// Dropped by the kernel for want of room in the socket's buffer (PACKET_STATISTICS).
 	Dropped uint64
@@ -35,7 +36,7 @@ type RxStats struct {
 type TxStats struct {
 	// Frames and Bytes taken by the kernel. A frame to be cut up counts once.
 	Frames, Bytes uint64
-	// GSO is how many of the frames were to be cut up.
+	// GSO says how many of the frames were to be cut up.
 	GSO uint64
 	// Calls is system calls, Full those that the kernel had no room for.
 	Calls, Full uint64

@@ -11,7 +11,7 @@ import (
 const (
 	txBatch = 64  // frames per system call
 	headLen = 128 // bytes of a frame that Post copies: all headers
-	// maxWaiting is how many frames wait, copied, for room in the socket's buffer.
+	// maxWaiting says how many frames wait, copied, for room in the socket's buffer.
 	maxWaiting = 2 * txBatch
 )
 
@@ -47,7 +47,7 @@ type TxQueue struct {
 
 type txCounts struct{ frames, bytes, gso, calls, full, waited, dropped atomic.Uint64 }
 
-// Index is the queue's number in its port.
+// Index returns the queue's number in its port.
 func (q *TxQueue) Index() int { return q.index }
 
 // Lock and Unlock guard the queue for its users. Hold it briefly.
@@ -59,7 +59,7 @@ func (q *TxQueue) Unlock() { q.mu.Unlock() }
 // TryLock is Lock if that takes no waiting, and reports whether it did.
 func (q *TxQueue) TryLock() bool { return q.mu.TryLock() }
 
-// Waiting is how many frames the kernel had no room for yet.
+// Waiting returns how many frames the kernel had no room for yet.
 func (q *TxQueue) Waiting() int { return len(q.waiting) }
 
 // Post adds a frame to the batch that Flush sends.

@@ -2,8 +2,9 @@ package packet
 
 import "encoding/binary"
 
-// vnetLen is the length of struct virtio_net_hdr (include/uapi/linux/virtio_net.h), which precedes
-// each frame of a socket with PACKET_VNET_HDR. Its numbers are in the processor's byte order:
+// vnetLen gives the length of struct virtio_net_hdr (include/uapi/linux/virtio_net.h), which
+// precedes each frame of a socket with PACKET_VNET_HDR. Its numbers are in the processor's byte
+// order:
 //
 //	0 flags   1 gso_type   2 hdr_len   4 gso_size   6 csum_start   8 csum_offset
 const vnetLen = 10
@@ -18,7 +19,7 @@ const (
 	vnetECN   = 0x80
 )
 
-// rxFlags is what the header of a received frame says about its checksums.
+// rxFlags returns what the header of a received frame says about its checksums.
 func rxFlags(vnet []byte) RxFlags {
 	switch {
 	case vnet[0]&vnetNeedsCsum != 0:
@@ -70,7 +71,7 @@ func findTransport(head []byte) (t transport, ok bool) {
 	return t, false
 }
 
-// sumOffset is where the checksum is in the transport header.
+// sumOffset returns where the checksum is in the transport header.
 func (t *transport) sumOffset() int {
 	if t.proto == protoUDP {
 		return 6
@@ -78,7 +79,7 @@ func (t *transport) sumOffset() int {
 	return 16
 }
 
-// headerLen is the length of all headers.
+// headerLen returns the length of all headers.
 func (t *transport) headerLen(head []byte) int {
 	if t.proto == protoUDP {
 		return t.at + udpLen

@@ -22,21 +22,21 @@ const (
 	maxACKDelay     = 400 * time.Millisecond // below 0.5 s: RFC 1122 section 4.2.3.2
 	ackBurst        = 64                     // written by the timer under one doorbell
 
-	// ackTrust is how many ACKs in a row have to be sent in vain, because data followed with the
+	// ackTrust says how many ACKs in a row have to be sent in vain, because data followed with the
 	// same number within patientACKDelay, until those of a flow are held for that long.
 	ackTrust = 2
 )
 
 // ACKOptions changes what an ACKCoalescer does.
 type ACKOptions struct {
-	// Delay is the longest an ACK is held, at most 400 ms. Default 5 ms, and 40 ms, as on Linux,
+	// Delay gives the longest an ACK is held, at most 400 ms. Default 5 ms, and 40 ms, as on Linux,
 	// in a flow whose data mostly comes later than after 5 ms, but before 40. Timers of the Go
 	// runtime may add a millisecond.
 	Delay time.Duration
 	// Off passes every packet on at once.
 	Off bool
-	// Clock is the time, and Random the random numbers, that the coalescer goes by; the zero values
-	// are the system's. In front of an *Endpoint both are the Endpoint's.
+	// Clock gives the time, and Random the random numbers, that the coalescer goes by; the zero
+	// values are the system's. In front of an *Endpoint both are the Endpoint's.
 	Clock  clock.Clock
 	Random io.Reader
 }
@@ -139,7 +139,7 @@ func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
 	return c.lower.writePacket(pkt, s)
 }
 
-// smallMSS is what IPv6 and all but the oddest IPv4 paths carry, for when the segment size is not
+// smallMSS says what IPv6 and all but the oddest IPv4 paths carry, for when the segment size is not
 // known: RFC 9293 section 3.7.1.
 const smallMSS = 536
 
@@ -200,8 +200,8 @@ func (c *ACKCoalescer) save(held *gstack.PacketBuffer) {
 	held.DecRef()
 }
 
-// queueOf is where s, a pure ACK, may wait, by the rules above; nil: nowhere. mss is 0 if it is not
-// known.
+// queueOf returns where s, a pure ACK, may wait, by the rules above; nil: nowhere. mss is 0 if it
+// is not known.
 func (c *ACKCoalescer) queueOf(f *ackFlow, ack uint32, mss int, s *hdr.Segment) *ackQueue {
 	if f.loss || s.Window() == 0 || f.window == 0 ||
 		f.held != nil && !hdr.Before(f.heldACK, ack) || s.MayHaveSACK() {
@@ -286,7 +286,7 @@ const (
 	ackIdle = 10
 )
 
-// ackFlow is what is known of one direction of a connection: a cache line.
+// ackFlow holds what is known of one direction of a connection: a cache line.
 type ackFlow struct {
 	key        uint64 // hash of addresses and ports; 0: free
 	held       *gstack.PacketBuffer
@@ -323,7 +323,7 @@ func newACKTable() ackTable {
 	return ackTable{sets: make([][ackWays]ackFlow, firstACKSets), seconds: ackIdle}
 }
 
-// set is where a flow has its place.
+// set returns where a flow has its place.
 func (t *ackTable) set(key uint64) *[ackWays]ackFlow {
 	return &t.sets[uint32(key>>32)&uint32(len(t.sets)-1)]
 }
@@ -339,7 +339,7 @@ func (t *ackTable) find(key uint64) *ackFlow {
 	return nil
 }
 
-// place is a place for a new flow, which may be that of another one. Flows move.
+// place returns a place for a new flow, which may be that of another one. Flows move.
 func (t *ackTable) place(key uint64) *ackFlow {
 	f := t.oldest(key)
 	if f.key == 0 || t.seconds-f.used >= ackIdle || len(t.sets) == maxACKSets {
@@ -355,7 +355,7 @@ func (t *ackTable) place(key uint64) *ackFlow {
 	return t.place(key)
 }
 
-// oldest is a free place for a flow, or that of the flow which was not used for longest.
+// oldest returns a free place for a flow, or that of the flow which was not used for longest.
 func (t *ackTable) oldest(key uint64) *ackFlow {
 	set := t.set(key)
 	oldest := &set[0]
@@ -390,7 +390,7 @@ func (t *ackTable) use(f *ackFlow, flags byte) {
 	}
 }
 
-// all is all places, also the free ones.
+// all returns all places, also the free ones.
 func (t *ackTable) all() iter.Seq[*ackFlow] {
 	return func(yield func(*ackFlow) bool) {
 		for i := range t.sets {
@@ -403,13 +403,13 @@ func (t *ackTable) all() iter.Seq[*ackFlow] {
 	}
 }
 
-// maxHeld is how many ACKs wait in one queue at most, among them those that are sent already.
+// maxHeld says how many ACKs wait in one queue at most, among them those that are sent already.
 const maxHeld = 4096
 
 // never is later than any time.
 const never = time.Duration(math.MaxInt64)
 
-// ackQueue is a ring of flows with an ACK that is held for the same time, the oldest first. The
+// ackQueue holds a ring of flows with an ACK that is held for the same time, the oldest first. The
 // lock of its ACKCoalescer guards it.
 type ackQueue struct {
 	delay      time.Duration
@@ -423,7 +423,7 @@ type ackDeadline struct {
 	turn  uint32 // the flow's, if the ACK still waits
 }
 
-// now is the time since the coalescer was made.
+// now returns the time since the coalescer was made.
 func (c *ACKCoalescer) now() time.Duration { return c.clock.Since(c.epoch) }
 
 // enqueue has the flow's ACK sent in time; one that waits already keeps its time, unless q is for a

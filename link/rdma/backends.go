@@ -34,13 +34,13 @@ func (k BackendKind) String() string {
 // Backend is queues for [Endpoint.Switch]. The zero value is that of None.
 type Backend struct{ queues backend }
 
-// Rings is all queues of dev.
+// Rings returns all queues of dev.
 func Rings(dev *dv.Device) Backend { return Backend{rings{dev}} }
 
 // None is no queues at all: nothing is received, and what is sent is dropped and counted.
 func None() Backend { return Backend{noQueues{}} }
 
-// Kind is the sort of b's queues.
+// Kind returns the sort of b's queues.
 func (b Backend) Kind() BackendKind {
 	if b.queues == nil {
 		return BackendNone
@@ -100,7 +100,7 @@ type txQueue interface {
 // onDevices is a backend that is on devices, alone or among others.
 type onDevices interface{ devices() []*dv.Device }
 
-// devicesOf is the devices that queues are on.
+// devicesOf returns the devices that queues are on.
 func devicesOf(queues backend) []*dv.Device {
 	if on, ok := queues.(onDevices); ok {
 		return on.devices()
@@ -111,7 +111,7 @@ func devicesOf(queues backend) []*dv.Device {
 // otherSender is a backend whose send queues may be of another kind than its own.
 type otherSender interface{ sendKind() BackendKind }
 
-// sendKindOf is the kind of the send queues.
+// sendKindOf returns the kind of the send queues.
 func sendKindOf(queues backend) BackendKind {
 	if o, ok := queues.(otherSender); ok {
 		return o.sendKind()
@@ -125,7 +125,7 @@ type deafPart interface{ deaf() bool }
 // parted is a backend whose receive queues are those of others.
 type parted interface{ part(i int) backend }
 
-// partOf is the backend whose own receive queue i is.
+// partOf returns the backend whose own receive queue i is.
 func partOf(queues backend, i int) backend {
 	if p, ok := queues.(parted); ok {
 		return p.part(i)
@@ -133,7 +133,7 @@ func partOf(queues backend, i int) backend {
 	return queues
 }
 
-// rings is a device as a backend.
+// rings presents a device as a backend.
 type rings struct{ *dv.Device }
 
 func (r rings) kind() BackendKind     { return BackendRings }
@@ -182,10 +182,10 @@ func (*dropQueue) Reclaim() int { return 0 }
 // Check implements txQueue.
 func (*dropQueue) Check() bool { return false }
 
-// RingsAndSockets is all queues of dev, which is in host mode, and beside them the receive queues
-// of port, which is on the host's MAC (packet.Config.Host) and brings what no rule of dev takes:
-// frames to our ports while a rule is not there, ARP replies, neighbour advertisements, ICMP
-// errors. All frames are sent by dev. port is on dev's netdev, or on that of its VLAN.
+// RingsAndSockets returns all queues of dev, which is in host mode, and beside them the receive
+// queues of port, which is on the host's MAC (packet.Config.Host) and brings what no rule of dev
+// takes: frames to our ports while a rule is not there, ARP replies, neighbour advertisements,
+// ICMP errors. All frames are sent by dev. port is on dev's netdev, or on that of its VLAN.
 func RingsAndSockets(dev *dv.Device, port packet.Interface) Backend {
 	return Backend{newBoth(dev, port)}
 }
@@ -197,7 +197,7 @@ func NewOverRingsAndSockets(dev *dv.Device, port packet.Interface, opts Options)
 	return newEndpoint(newBoth(dev, port), opts)
 }
 
-// both is a device as a backend, with further receive queues behind its own.
+// both presents a device as a backend, with further receive queues behind its own.
 type both struct {
 	rings
 	sockets sockets
@@ -232,7 +232,7 @@ func (b both) rxQueue(i int) rxQueue {
 // OutOfBuffer implements backend.
 func (b both) OutOfBuffer() uint64 { return b.rings.OutOfBuffer() + b.sockets.OutOfBuffer() }
 
-// behind is a queue with another number.
+// behind describes a queue with another number.
 type behind struct {
 	rxQueue
 	number int
@@ -249,16 +249,16 @@ func NewOverPort(port packet.Interface, opts Options) (*Endpoint, error) {
 	return newEndpoint(sockets{Interface: port}, opts)
 }
 
-// Sockets is all queues of port.
+// Sockets returns all queues of port.
 func Sockets(port packet.Interface) Backend { return Backend{sockets{Interface: port}} }
 
-// SocketsInVLAN is all queues of port, which is on the netdev of a VLAN: the kernel takes the tag
-// out and puts it in. The endpoint's frames have it.
+// SocketsInVLAN returns all queues of port, which is on the netdev of a VLAN: the kernel takes the
+// tag out and puts it in. The endpoint's frames have it.
 func SocketsInVLAN(port packet.Interface, vlan uint16) Backend {
 	return Backend{sockets{port, vlan}}
 }
 
-// sockets is a port as a backend.
+// sockets presents a port as a backend.
 type sockets struct {
 	packet.Interface
 	netdevVLAN uint16 // of the port's netdev; 0: none
@@ -294,7 +294,7 @@ func (p sockets) offloads() (bool, int) { return true, gsoMaxSize }
 // spins: a look at a socket is a system call.
 func (p sockets) spins() int { return maxSpins / 40 }
 
-// rxSocket is a socket as a receive queue.
+// rxSocket presents a socket as a receive queue.
 type rxSocket struct {
 	packet.Receiver
 	netdevVLAN uint16
@@ -335,7 +335,7 @@ func (q *rxSocket) Segments(to [][]byte, _ *dv.Packet) [][]byte { return to }
 // Release implements rxQueue: the next Poll uses the memory again.
 func (q *rxSocket) Release([]dv.Packet) {}
 
-// txSocket is a socket as a send queue.
+// txSocket presents a socket as a send queue.
 type txSocket struct {
 	packet.Sender
 	netdevVLAN uint16

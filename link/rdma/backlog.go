@@ -18,7 +18,7 @@ const (
 	// which keeps it until it is acknowledged.
 	backlogPackets = 4096 // a power of two
 	backlogBytes   = 16 << 20
-	// bypassBytes is how many bytes of datagrams may go ahead of the oldest segment that waits,
+	// bypassBytes says how many bytes of datagrams may go ahead of the oldest segment that waits,
 	// which is about one such segment: neither kind starves the other.
 	bypassBytes = 64 << 10
 	// The backlog is looked at by writers, by the receive workers after each look at their rings,
@@ -79,7 +79,7 @@ func (b *backlog) push(pkt *gstack.PacketBuffer, size int) bool {
 	return true
 }
 
-// front is the oldest packet.
+// front returns the oldest packet.
 func (b *backlog) front() *gstack.PacketBuffer { return b.ring[b.tail%backlogPackets] }
 
 // mayBypass reports whether a packet of size bytes that cannot wait here may go before those that

@@ -73,7 +73,7 @@ type nicTime struct {
 	set   time.Time // when the clock was compared with the system's
 }
 
-// nicTimeSet is how long the NIC's clock runs by itself, and nicTimeDrift by how much it may then
+// nicTimeSet says how long the NIC's clock runs by itself, and nicTimeDrift by how much it may then
 // be behind: crystals differ by 100 ppm at most.
 const nicTimeSet, nicTimeDrift = time.Second, 100 * time.Microsecond
 
@@ -181,7 +181,7 @@ func (s *sender) refuseDatagram(d *Datagram, err error) {
 	}
 }
 
-// refusalOf is the reason in a capture.
+// refusalOf returns the reason in a capture.
 func refusalOf(err error) string {
 	switch {
 	case errors.Is(err, dv.ErrRingFull):

@@ -17,8 +17,8 @@ import (
 // fast path to the transport layer: 1.0 us less per packet of 2.2. Any other packet goes to the
 // network layer, which decides about it. Datagrams are sent by a fast path, too, see tx.go.
 
-// fastPath is what the fast path leads to. Its counters are those that the network layer keeps, for
-// the interface and the stack.
+// fastPath holds what the fast path leads to. Its counters are those that the network layer keeps,
+// for the interface and the stack.
 type fastPath struct {
 	transport    gstack.TransportDispatcher
 	nic          tcpip.NICID
@@ -232,12 +232,12 @@ func (e *Endpoint) SetDatagramSinks(find func(v6 bool, port uint16) DatagramSink
 	e.sinks.Store(&sinkFinder{find})
 }
 
-// sinkFinder is what SetDatagramSinks was given.
+// sinkFinder holds what SetDatagramSinks was given.
 type sinkFinder struct {
 	find func(v6 bool, port uint16) DatagramSink
 }
 
-// sinkFor is the sink of a datagram's port, or nil.
+// sinkFor returns the sink of a datagram's port, or nil.
 func (w *worker) sinkFor(r *run, sinks *sinkFinder) DatagramSink {
 	if sinks == nil || r.Proto != hdr.ProtoUDP || r.L4 == 0 || r.End-r.L4 < hdr.UDPLen ||
 		w.attachment.stopped() {

@@ -48,12 +48,12 @@ type Options struct {
 	// its error, and with nil when it does again. The device is asked again after 1 s to 1 min
 	// meanwhile. SpreadRefused must return at once. nil: nobody is told.
 	SpreadRefused func(error)
-	// RxLimit is how many bytes of received TCP segments without payload may wait for the stack to
-	// work them off; DefaultRxLimit if 0, and 256 KiB at least. See flood.go.
+	// RxLimit says how many bytes of received TCP segments without payload may wait for the stack
+	// to work them off; DefaultRxLimit if 0, and 256 KiB at least. See flood.go.
 	RxLimit int
-	// Clock is the time, and Random the random numbers, that the endpoint goes by; the zero values
-	// are the system's, and any goroutine may read from Random. With a clock that is not the
-	// system's RxMode is RxInterrupt, and no sender waits for room.
+	// Clock gives the time, and Random the random numbers, that the endpoint goes by; the zero
+	// values are the system's, and any goroutine may read from Random. With a clock that is not
+	// the system's RxMode is RxInterrupt, and no sender waits for room.
 	Clock  clock.Clock
 	Random io.Reader
 }
@@ -68,7 +68,8 @@ func (o Options) Validate() error {
 	return errors.Join(o.RxMode.Validate(), o.Spread.Validate())
 }
 
-// Endpoint is one device as a link of one stack. All methods may be called from any goroutine.
+// Endpoint describes one device as a link of one stack. All methods may be called from any
+// goroutine.
 type Endpoint struct {
 	// Set once.
 	opts    Options
@@ -385,7 +386,7 @@ func (e *Endpoint) BindStack(s *gstack.Stack, id tcpip.NICID) error {
 	return nil
 }
 
-// bound is what BindStack found; nil if the endpoint is not bound.
+// bound returns what BindStack found; nil if the endpoint is not bound.
 func (e *Endpoint) bound() *networks {
 	e.mu.Lock()
 	defer e.mu.Unlock()

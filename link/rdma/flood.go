@@ -30,21 +30,21 @@ import (
 // only one left. Each stands for 32.
 
 const (
-	// DefaultRxLimit is the default of Options.RxLimit, in bytes.
+	// DefaultRxLimit gives the default of Options.RxLimit, in bytes.
 	DefaultRxLimit = 16 << 20
-	// minRxLimit is what Options.RxLimit has to be at least, in bytes: half a batch.
+	// minRxLimit says what Options.RxLimit has to be at least, in bytes: half a batch.
 	minRxLimit = 256 << 10
-	// sampleShare is the number of packets that a sample stands for.
+	// sampleShare counts the packets that a sample stands for.
 	sampleShare = 32
-	// waitingSize is what a segment without payload takes while it waits, in bytes: netstack's
+	// waitingSize says what a segment without payload takes while it waits, in bytes: netstack's
 	// segment and packet, a view and a chunk with the frame.
 	waitingSize = tcp.SegOverheadSize + 256
-	// collectMisses is how many samples still in use end a search for those that are not. Those
+	// collectMisses says how many samples still in use end a search for those that are not. Those
 	// sampled first are mostly the first to be free.
 	collectMisses = 4
 )
 
-// waiting is what one worker knows of the segments that it delivered and that the stack has not
+// waiting holds what one worker knows of the segments that it delivered and that the stack has not
 // worked off. The worker owns all but packets.
 type waiting struct {
 	samples    []*buffer.View // a ring, a power of two long; nil until needed
@@ -88,7 +88,7 @@ func marked(v, mark *buffer.View) buffer.Buffer {
 	return b
 }
 
-// stream is what samples are drawn by.
+// stream returns what samples are drawn by.
 func (q *waiting) stream() *rand.Rand {
 	if q.draw == nil {
 		q.draw = q.random.Stream()
@@ -146,7 +146,7 @@ const (
 	pressureFull            // all of it: none do
 )
 
-// waitingBytes is what is estimated to wait, of all workers.
+// waitingBytes returns what is estimated to wait, of all workers.
 func (e *Endpoint) waitingBytes() uint64 {
 	packets := int64(0)
 	for _, c := range e.rxCounters() {
@@ -264,13 +264,13 @@ func (a *admission) sent(s *hdr.Segment) {
 	}
 }
 
-// peer is the hash of a segment's remote address.
+// peer returns the hash of a segment's remote address.
 func (a *admission) peer(s *hdr.Segment) uint64 {
 	flow, _ := s.Flow()
 	return a.key.Bytes(flow.Destination())
 }
 
-// handshake is the hash of a segment's flow and a sequence number.
+// handshake returns the hash of a segment's flow and a sequence number.
 func handshake(s *hdr.Segment, seq uint32) uint64 {
 	_, flow := s.Flow()
 	return flow ^ uint64(seq)*0x9e3779b97f4a7c15
@@ -368,7 +368,7 @@ type recent struct {
 // newRecent has room for n hashes, a power of two.
 func newRecent(n int) recent { return recent{make([]atomic.Uint32, n)} }
 
-// slot is the place of a hash, and what stands there if it was noted.
+// slot returns the place of a hash, and what stands there if it was noted.
 func (r *recent) slot(hash uint64) (*atomic.Uint32, uint32) {
 	return &r.slots[hash&uint64(len(r.slots)-1)], uint32(hash>>32) | 1
 }

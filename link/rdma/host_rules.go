@@ -16,13 +16,13 @@ import (
 // In host mode (dv.Config.HostMode) the NIC leads to an endpoint what its rules say. They are the
 // endpoint's: whatever device is under it has them, and packet sockets, which need none, do not.
 
-// hostRules is the rules of an endpoint.
+// hostRules holds the rules of an endpoint.
 type hostRules struct {
 	turn chan struct{} // of capacity 1: full while somebody reads or changes what follows
 	list []*hostRule   // in order of their addition
 }
 
-// hostRule is one rule.
+// hostRule describes one rule.
 type hostRule struct {
 	dv.HostRule
 	at  map[*dv.Device]*dv.Rule // of the devices that have it
@@ -34,7 +34,7 @@ func newHostRules() *hostRules { return &hostRules{turn: make(chan struct{}, 1)}
 func (h *hostRules) lock()   { h.turn <- struct{}{} }
 func (h *hostRules) unlock() { <-h.turn }
 
-// find is the rule in the list, nil if it is not there. Called with the lock held.
+// find returns the rule in the list, nil if it is not there. Called with the lock held.
 func (h *hostRules) find(r dv.HostRule) *hostRule {
 	for _, have := range h.list {
 		if have.HostRule == r {
@@ -192,7 +192,7 @@ func blockRules(first uint16, addrs []netip.Addr) (rules []dv.HostRule) {
 	return rules
 }
 
-// Blocks is the first ports of the blocks to try, in order.
+// Blocks returns the first ports of the blocks to try, in order.
 func Blocks() (firsts []uint16) {
 	for p := dv.FirstBlock; p < 1<<16; p += dv.BlockPorts {
 		firsts = append(firsts, uint16(p))
@@ -200,7 +200,7 @@ func Blocks() (firsts []uint16) {
 	return firsts
 }
 
-// RuleInfo is a rule of the device, or one that waits for a device.
+// RuleInfo describes a rule of the device, or one that waits for a device.
 type RuleInfo struct {
 	dv.RuleInfo
 	// Waiting says why the device does not have the rule; "": it has.

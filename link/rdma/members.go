@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
-// Member is the device of one port of a bond.
+// Member holds the device of one port of a bond.
 type Member struct {
 	*dv.Device
 	// Sends: frames leave by it. Of several that do, a flow has one.
@@ -20,7 +20,7 @@ type Member struct {
 	Receives bool
 }
 
-// Members is the devices of a bond's ports, each in host mode, and packet sockets of the bond
+// Members holds the devices of a bond's ports, each in host mode, and packet sockets of the bond
 // beside them, as in RingsAndSockets. All devices have each rule of the endpoint.
 type Members struct {
 	// List has one member at least, all with the same MAC address and VLAN.
@@ -31,7 +31,7 @@ type Members struct {
 	Sockets packet.Interface
 }
 
-// Backend is the queues of m. Each call makes another backend.
+// Backend returns the queues of m. Each call makes another backend.
 func (m Members) Backend() Backend { return Backend{newMembers(m)} }
 
 // NewOverMembers makes an endpoint over a backend that Members.Backend has made. The devices and
@@ -128,7 +128,7 @@ func (b *members) NumTx() (n int) {
 	return n
 }
 
-// owner is the backend that has receive queue i, and the queue's number there.
+// owner returns the backend that has receive queue i, and the queue's number there.
 func (b *members) owner(i int) (backend, int) {
 	for _, m := range b.list {
 		if i < m.NumRx() {

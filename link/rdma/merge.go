@@ -19,10 +19,10 @@ import (
 // that is shorter than the first or has PSH or FIN is the last of its run; the merged segment then
 // has these flags.
 
-// maxPacket is the longest IP packet, in bytes.
+// maxPacket gives the longest IP packet, in bytes.
 const maxPacket = 65535
 
-// flowSlots is the size of the table of open runs, a power of two. Of two flows in one slot each
+// flowSlots gives the size of the table of open runs, a power of two. Of two flows in one slot each
 // ends the other's runs.
 const flowSlots = 256
 
@@ -45,7 +45,7 @@ type run struct {
 	acked        uint32 // the ACK number of the flow before it, if supersedable
 }
 
-// merged is true when the run has more than one frame.
+// merged reports whether the run has more than one frame.
 func (r *run) merged() bool { return r.first != r.last }
 
 // merger turns a batch of frames into runs, in the order of their first frames. One worker owns it.
@@ -130,7 +130,7 @@ func (r *run) grow(payload int, id uint16, flags byte) bool {
 	return payload < r.mss || flags&hdr.FlagsLast != 0
 }
 
-// latest is the run that began last. There is one after add.
+// latest returns the run that began last. There is one after add.
 func (m *merger) latest() *run { return &m.runs[len(m.runs)-1] }
 
 // addSingle adds frame i as a run of its own.
@@ -240,8 +240,8 @@ func (m *merger) openRun(frame []byte) *run {
 	return nil
 }
 
-// lengthAndID is the length of the TCP payload by frame's IP header and its IPv4 identification
-// (IPv6: something else), given that it has the headers of r.
+// lengthAndID returns the length of the TCP payload by frame's IP header and its IPv4
+// identification (IPv6: something else), given that it has the headers of r.
 func (r *run) lengthAndID(frame []byte) (payload int, id uint16) {
 	h := (*[hdr.IPv4Len]byte)(frame[hdr.EthLen:])
 	if r.EtherType == hdr.TypeIPv6 {
@@ -309,22 +309,23 @@ func differ4(a, b []byte) uint64 {
 // timestamp neither goes back (RFC 7323 section 5.3, PAWS) nor leaps ahead.
 
 const (
-	// ackHistorySize is the size of the table of what flows have acknowledged, a power of two. Of
-	// two flows in one place each has the other's next ACK delivered.
+	// ackHistorySize gives the size of the table of what flows have acknowledged, a power of two.
+	// Of two flows in one place each has the other's next ACK delivered.
 	ackHistorySize = 1 << 10
 	// slowStartParts is in how many ACKs at least a window is acknowledged while it may still grow
 	// to twice its size per round trip. HyStart, which ends that before packets are lost, wants
 	// eight samples of the round trip per window (gVisor transport/tcp/cubic.go nRTTSample).
 	slowStartParts = 16
-	// slowStartRounds is how many windows a flow has acknowledged once that must be over: in slow
+	// slowStartRounds says how many windows a flow has acknowledged once that must be over: in slow
 	// start a window is what has been acknowledged so far and the initial window.
 	slowStartRounds = 4
-	// sampledRound is the shortest round trip that HyStart needs samples of: it looks for one that
-	// is 4 ms longer than the one before. netstack knows round trips in milliseconds, and those of
-	// less than one, as within a rack, as 0: to them each sample says that slow start must end.
+	// sampledRound gives the shortest round trip that HyStart needs samples of: it looks for one
+	// that is 4 ms longer than the one before. netstack knows round trips in milliseconds, and
+	// those of less than one, as within a rack, as 0: to them each sample says that slow start
+	// must end.
 	sampledRound = 2 * time.Millisecond
-	// maxStampStep is how far the timestamps of two ACKs of a batch are apart at most: a second of
-	// a clock that counts microseconds (RFC 7323 section 5.4 allows 1 ms to 1 s per tick).
+	// maxStampStep says how far the timestamps of two ACKs of a batch are apart at most: a second
+	// of a clock that counts microseconds (RFC 7323 section 5.4 allows 1 ms to 1 s per tick).
 	maxStampStep = 1 << 20
 )
 
@@ -336,14 +337,14 @@ type ackHistory struct {
 	flows [ackHistorySize]ackedFlow // by hash
 }
 
-// ackedFlow is what the pure ACKs of a flow have acknowledged.
+// ackedFlow holds what the pure ACKs of a flow have acknowledged.
 type ackedFlow struct {
 	hash  uint64        // of the flow, by tcpfix.Flows.Key; 0: no flow
 	began time.Duration // when the round trip began that ends with an ACK beyond roundEnd
 	round time.Duration // how long the one before took, 0: not known
 	ack   uint32        // the number of the latest one
 	total uint32        // bytes since the first one; at most maxAcked
-	// roundEnd is where the flow's data ended at began.
+	// roundEnd says where the flow's data ended at began.
 	roundEnd uint32
 }
 
@@ -356,7 +357,7 @@ func (h *ackHistory) forget(frame []byte, l *hdr.Packet) {
 	h.flows[hash%ackHistorySize].hash = 0
 }
 
-// progress is what a pure ACK acknowledges.
+// progress holds what a pure ACK acknowledges.
 type progress struct {
 	flow   *ackedFlow
 	before uint32 // the ACK number of the flow before it
@@ -451,7 +452,7 @@ func (m *merger) supersedes(i int, l *hdr.Packet, r *run) bool {
 		stampStep(a[stamp+4:], b[stamp+4:]) <= maxStampStep
 }
 
-// stampStep is how far a timestamp is ahead of another one, modulo 2^32.
+// stampStep returns how far a timestamp is ahead of another one, modulo 2^32.
 func stampStep(stamp, before []byte) uint32 {
 	return binary.BigEndian.Uint32(stamp) - binary.BigEndian.Uint32(before)
 }

@@ -408,10 +408,10 @@ func (w *worker) releaseLinear(frames []dv.Packet) {
 }
 
 const (
-	// chunkMin is the most payload that goes into a chunk of netstack's own: there are smaller ones
-	// for it.
+	// chunkMin gives the most payload that goes into a chunk of netstack's own: there are smaller
+	// ones for it.
 	chunkMin = buffer.MaxChunkSize / 2
-	// maxChunks is how many a worker keeps, of 64 KiB each; a power of two.
+	// maxChunks says how many a worker keeps, of 64 KiB each; a power of two.
 	maxChunks = 32
 )
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// fullRingWait is how long a packet waits for room before it is refused: in a full ring, or a
+	// fullRingWait says how long a packet waits for room before it is refused: in a full ring, or a
 	// segment in a full backlog.
 	fullRingWait = time.Millisecond
 	// reservedPackets is for how many packets room is kept that only urgent ones get.
@@ -184,12 +184,12 @@ func kindOf(p *hdr.Segment) kind {
 	return kindOther
 }
 
-// completionInterval is how often completions are read while a send queue has something
+// completionInterval says how often completions are read while a send queue has something
 // outstanding, and how old its counters get.
 const completionInterval = 100 * time.Millisecond
 
-// roomInterval is how often an interface is looked at that has no room for what a packet socket is
-// to send, as nothing else may come to be sent.
+// roomInterval says how often an interface is looked at that has no room for what a packet socket
+// is to send, as nothing else may come to be sent.
 const roomInterval = time.Millisecond
 
 // completionTimer reads the completions of a send queue that nobody writes to any more: what was

@@ -52,11 +52,11 @@ type spreadable interface {
 	Stats() dv.Stats
 }
 
-// spreadInterval is the time between two looks. Linux's scheduler needs some ms to spread the
+// spreadInterval gives the time between two looks. Linux's scheduler needs some ms to spread the
 // workers over processors after a change, so that a shorter one would see the change itself.
 const spreadInterval = 100 * time.Millisecond
 
-// spreaders are those of a backend's devices; none if the queues with flows stay as they are.
+// spreaders returns those of a backend's devices; none if the queues with flows stay as they are.
 func (e *Endpoint) spreaders(queues backend) (all []*spreader) {
 	if !e.opts.spreads() {
 		return nil
@@ -195,8 +195,8 @@ const (
 	maxPatience = 600
 )
 
-// next is how many queues should get flows, when those have been busy for these shares of the time
-// since the look before.
+// next returns how many queues should get flows, when those have been busy for these shares of the
+// time since the look before.
 func (p *spreadPolicy) next(busy []float64) int {
 	sum := 0.0
 	for _, share := range busy[:p.active] {

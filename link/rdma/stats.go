@@ -8,7 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// Stats is a snapshot of the endpoint's counters since New, summed over the queues. Those of the
+// Stats holds a snapshot of the endpoint's counters since New, summed over the queues. Those of the
 // rings themselves are in dv.Device.Stats.
 type Stats struct {
 	RxPackets uint64 // delivered to the stack
@@ -61,16 +61,16 @@ type Stats struct {
 	TxBacklogged     uint64 // that had to wait
 	TxBacklogDropped uint64 // of these, dropped when the endpoint was detached or closed
 
-	// SpreadRefused is how often a device did not spread flows over another number of queues.
+	// SpreadRefused says how often a device did not spread flows over another number of queues.
 	SpreadRefused uint64
 
-	// Switches is how often another backend came into use; see Endpoint.Switch. Each frame is in
+	// Switches says how often another backend came into use; see Endpoint.Switch. Each frame is in
 	// the counters of one backend.
 	Switches            uint64
 	Rings, Packet, None BackendStats
 }
 
-// BackendStats is what went through backends of one kind.
+// BackendStats holds what went through backends of one kind.
 type BackendStats struct {
 	RxPackets uint64 // delivered to the stack
 	TxFrames  uint64 // posted; of BackendNone, dropped
@@ -98,7 +98,7 @@ type txCounters struct {
 	_                                      [64]byte
 }
 
-// rxCounters are the workers' counters, by number.
+// rxCounters returns the workers' counters, by number.
 func (e *Endpoint) rxCounters() []*rxCounters {
 	if all := e.rx.Load(); all != nil {
 		return *all
@@ -106,7 +106,7 @@ func (e *Endpoint) rxCounters() []*rxCounters {
 	return nil
 }
 
-// allRxCounters are those of the workers and of the Injector.
+// allRxCounters returns those of the workers and of the Injector.
 func (e *Endpoint) allRxCounters() []*rxCounters {
 	all := e.rxCounters()
 	if c := e.injected.Load(); c != nil {
@@ -218,7 +218,7 @@ func (e *Endpoint) NoteResets() {
 	}
 }
 
-// Resets is what was reset since NoteResets. It may be called at any time.
+// Resets returns what was reset since NoteResets. It may be called at any time.
 func (e *Endpoint) Resets() Resets {
 	e.resets.mu.Lock()
 	defer e.resets.mu.Unlock()

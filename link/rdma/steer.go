@@ -96,7 +96,7 @@ const (
 	sent                 // to Steering.Send
 )
 
-// decide is the whole rule.
+// decide returns the whole rule.
 func (s Share) decide(a arrival) verdict {
 	switch {
 	case a.kind == kindBoth:
@@ -147,7 +147,7 @@ func sentIf(yes bool) verdict {
 	return left
 }
 
-// arrival is what decides whose a received frame is.
+// arrival holds what decides whose a received frame is.
 type arrival struct {
 	kind      arrivalKind
 	syn       bool // of a segment: it begins a connection
@@ -253,7 +253,8 @@ func isICMPError(kind byte) bool { return kind == 3 || kind == 11 || kind == 12 
 // concernsBothV6 is true for errors (RFC 4443), router and neighbour advertisements (RFC 4861).
 func concernsBothV6(kind byte) bool { return kind >= 1 && kind <= 4 || kind == 134 || kind == 136 }
 
-// socket is the state of the socket that netstack would give a segment or datagram of a flow to.
+// socket returns the state of the socket that netstack would give a segment or datagram of a flow
+// to.
 func (n *networks) socket(etherType uint16, f Flow) (state uint32, found bool) {
 	if n == nil {
 		return 0, false
@@ -277,8 +278,8 @@ type Flow struct {
 	LocalPort, RemotePort uint16
 }
 
-// Flows is a set of flows. The zero value and nil are empty; its methods may be called at the same
-// time.
+// Flows holds a set of flows. The zero value and nil are empty; its methods may be called at the
+// same time.
 type Flows struct {
 	mu    sync.RWMutex
 	all   map[Flow]struct{}
@@ -344,7 +345,7 @@ func (s *Flows) All() []Flow {
 	return all
 }
 
-// flowOf is the flow of a received TCP segment or datagram.
+// flowOf returns the flow of a received TCP segment or datagram.
 func flowOf(frame []byte, l *hdr.Packet) Flow {
 	src, dst, size := l.L3+12, l.L3+16, 4
 	if l.EtherType == hdr.TypeIPv6 {
@@ -359,7 +360,7 @@ func flowOf(frame []byte, l *hdr.Packet) Flow {
 	}
 }
 
-// MaxSent is the most bytes that one call of Steering.Send is given.
+// MaxSent gives the most bytes that one call of Steering.Send is given.
 const MaxSent = 2 + 0xffff
 
 // send gives a frame to the other process, or to a later moment, and reports whether it could.
@@ -450,7 +451,7 @@ func (i *Injector) deliver(frames []byte, from origin) {
 	clear(w.frames[:])
 }
 
-// minFrame is the shortest frame: an Ethernet header.
+// minFrame gives the shortest frame: an Ethernet header.
 const minFrame = 14
 
 // attach finds the attachment to deliver to; false: there is none.
@@ -491,7 +492,7 @@ func (i *Injector) Close() {
 	i.release()
 }
 
-// injectedCounters are those of the Injector.
+// injectedCounters returns those of the Injector.
 func (e *Endpoint) injectedCounters() *rxCounters {
 	if c := e.injected.Load(); c != nil {
 		return c

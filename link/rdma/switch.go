@@ -161,5 +161,5 @@ func (e *Endpoint) setGroups(groups []net.HardwareAddr) error {
 	return e.queues.Load().SetGroups(groups)
 }
 
-// Backend is the kind of queues in use.
+// Backend returns the kind of queues in use.
 func (e *Endpoint) Backend() BackendKind { return e.queues.Load().kind() }

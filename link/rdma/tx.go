@@ -89,7 +89,7 @@ func (s *sender) finish(n int) {
 	s.unlock()
 }
 
-// senderOf is the queue of a packet's flow.
+// senderOf returns the queue of a packet's flow.
 func (e *Endpoint) senderOf(pkt *gstack.PacketBuffer, p *hdr.Segment) *sender {
 	if len(e.tx) == 1 {
 		return e.tx[0]
@@ -191,7 +191,7 @@ func (s *sender) startWait(d time.Duration) roomWait {
 	return roomWait{until: s.clock.Now().Add(d), progress: s.progress}
 }
 
-// standstillPolls is how many looks for completions in vain, during one wait, show that the ring
+// standstillPolls says how many looks for completions in vain, during one wait, show that the ring
 // stands still. There are fewer in a wait during which other goroutines had the processor.
 const standstillPolls = 100
 
@@ -300,7 +300,7 @@ func (s *sender) segmentSize(gso *gstack.GSO, headers int) int {
 	return int(gso.MSS)
 }
 
-// netstackError is what the stack is told, and counts it.
+// netstackError returns what the stack is told, and counts it.
 func (s *sender) netstackError(err error) tcpip.Error {
 	switch {
 	case err == nil:
@@ -328,7 +328,7 @@ func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
 	return err
 }
 
-// Datagram is what WriteDatagram sends.
+// Datagram holds what WriteDatagram sends.
 type Datagram struct{ Headers, Payload []byte }
 
 // WriteDatagrams is WriteDatagram for several, in order, with one doorbell for as many as go to one

@@ -24,7 +24,7 @@ import (
 // batchFrames are taken from the ring at most before delivery; bounds what can be merged, too.
 const batchFrames = 256
 
-// maxRest is how many batches are taken from a queue that is replaced: a whole ring or socket.
+// maxRest says how many batches are taken from a queue that is replaced: a whole ring or socket.
 const maxRest = 256
 
 // attachment is one attachment to a stack: the dispatcher that workers deliver to.
@@ -34,8 +34,8 @@ type attachment struct {
 	stopping   atomic.Bool
 }
 
-// workerGroup is the workers of one attachment on one backend: a change of either starts another,
-// whose workers wait until those before have ended.
+// workerGroup holds the workers of one attachment on one backend: a change of either starts
+// another, whose workers wait until those before have ended.
 type workerGroup struct {
 	queues   backend
 	replaced atomic.Bool // they deliver what there is, and end
@@ -44,7 +44,7 @@ type workerGroup struct {
 	spreaders []*spreader // of the backend's devices
 }
 
-// networks is what Endpoint.BindStack found.
+// networks holds what Endpoint.BindStack found.
 type networks struct {
 	stack      *gstack.Stack
 	nic        tcpip.NICID
@@ -103,7 +103,7 @@ func (g *workerGroup) wake() {
 	}
 }
 
-// network is the stack's endpoint for a protocol, or nil.
+// network returns the stack's endpoint for a protocol, or nil.
 func (s *attachment) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEndpoint {
 	n := s.networks.Load()
 	switch {
@@ -117,7 +117,7 @@ func (s *attachment) network(proto tcpip.NetworkProtocolNumber) gstack.NetworkEn
 	return nil
 }
 
-// worker is the owner of one receive queue, as a member of its group.
+// worker holds the owner of one receive queue, as a member of its group.
 type worker struct {
 	e          *Endpoint
 	attachment *attachment
@@ -272,7 +272,7 @@ const (
 	longestIdleYield = 20 * time.Microsecond
 	idleYields       = 2
 
-	// pollsPerYield is how often a worker that never sleeps looks before it lets others run.
+	// pollsPerYield says how often a worker that never sleeps looks before it lets others run.
 	pollsPerYield = 64
 )
 
@@ -368,10 +368,10 @@ func (w *worker) linger() bool {
 	return false
 }
 
-// idleLimit is how long a yield takes at most that runs nothing but other workers, each of which
-// finds nothing: idleYield for each that may be on this processor, and as much again, for they are
-// not spread evenly. A limit without regard to them has workers take each other for work that is to
-// be done, none of them parks, and each yield wakes another processor.
+// idleLimit returns how long a yield takes at most that runs nothing but other workers, each of
+// which finds nothing: idleYield for each that may be on this processor, and as much again, for
+// they are not spread evenly. A limit without regard to them has workers take each other for work
+// that is to be done, none of them parks, and each yield wakes another processor.
 func idleLimit(queues, processors int) time.Duration {
 	return max(idleYield, 2*idleYield*time.Duration(queues)/time.Duration(processors))
 }

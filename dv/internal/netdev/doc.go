@@ -11,7 +11,7 @@ import (
 	"net/netip"
 )
 
-// Interface is what the kernel says about a netdev.
+// Interface holds what the kernel says about a netdev.
 type Interface struct {
 	Name string // its own, also if it was asked for by an alternative name (ip link property)
 	MAC  net.HardwareAddr
@@ -27,7 +27,7 @@ type Network struct {
 	Gateways  []netip.Addr
 }
 
-// RDMAFacts is what RDMA netlink knows and sysfs does not. Zero where it does not answer.
+// RDMAFacts holds what RDMA netlink knows and sysfs does not. Zero where it does not answer.
 type RDMAFacts struct {
 	Driver  uint32           // enum rdma_driver_id (include/uapi/rdma/ib_user_ioctl_verbs.h)
 	Netdevs map[uint8]string // by port

@@ -66,8 +66,8 @@ func VLANOn(name string, id int) (string, error) {
 	return "", fmt.Errorf("no interface of VLAN %d on %s", id, name)
 }
 
-// vlanAmong is the name of the interface of VLAN id on top of the one with an index, "" if there is
-// none.
+// vlanAmong returns the name of the interface of VLAN id on top of the one with an index, "" if
+// there is none.
 func vlanAmong(links []netlink.Link, index, id int) string {
 	for _, l := range links {
 		if v, ok := l.(*netlink.Vlan); ok && v.VlanId == id && v.ParentIndex == index {
@@ -77,7 +77,7 @@ func vlanAmong(links []netlink.Link, index, id int) string {
 	return ""
 }
 
-// subnets are the destinations of routes that have no next hop.
+// subnets returns the destinations of routes that have no next hop.
 func subnets(routes []netlink.Route) (list []netip.Prefix) {
 	for _, r := range routes {
 		if r.Type != unix.RTN_UNICAST || r.Gw != nil || r.Via != nil || r.Dst == nil {
@@ -95,7 +95,7 @@ func subnets(routes []netlink.Route) (list []netip.Prefix) {
 	return list
 }
 
-// gateways are the next hops of the default routes with the lowest metrics.
+// gateways returns the next hops of the default routes with the lowest metrics.
 func gateways(routes []netlink.Route) (list []netip.Addr) {
 	routes = slices.Clone(routes)
 	slices.SortStableFunc(routes, func(a, b netlink.Route) int { return a.Priority - b.Priority })

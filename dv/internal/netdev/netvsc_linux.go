@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// NetvscOf is the Hyper-V netdev (driver hv_netvsc) that the netdev called name carries the
+// NetvscOf returns the Hyper-V netdev (driver hv_netvsc) that the netdev called name carries the
 // data of, "" if it is not such a virtual function. Linux makes the function's netdev a lower
 // device of it (netvsc_register_vf in drivers/net/hyperv/netvsc_drv.c). root is that of /sys.
 func NetvscOf(root, name string) string {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// PinnedBytes is the memory this process has pinned, as the kernel counts it
+// PinnedBytes returns the memory this process has pinned, as the kernel counts it
 // against RLIMIT_MEMLOCK.
 func PinnedBytes() uint64 {
 	status, err := os.ReadFile("/proc/self/status")

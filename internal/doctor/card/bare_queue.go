@@ -105,7 +105,7 @@ func (q *bareQueue) post(n int) {
 	q.record.StoreBE32(mlx5.RecordRecv, uint32(q.posted))
 }
 
-// completions is how many there are: none is ever consumed, and none comes without a WQE.
+// completions returns how many there are: none is ever consumed, and none comes without a WQE.
 func (q *bareQueue) completions() (n int) {
 	for i := range bareEntries {
 		tail := q.cq.LoadBE32(i*mlx5.CQESize + mlx5.CQEOwnWord)

@@ -34,7 +34,7 @@ func capabilities(open func() (uverbs.Kernel, error)) []doctor.Fact {
 		{Name: "DEVX", Value: devx}}
 }
 
-// reason is the kernel's error, where it is one.
+// reason returns the kernel's error, where it is one.
 func reason(err error) string {
 	var refused *uverbs.Error
 	if errors.As(err, &refused) {
@@ -59,7 +59,7 @@ func deviceCaps(open func() (uverbs.Kernel, error),
 // devxKernel asks for DEVX where the driver opens a context without.
 type devxKernel struct{ uverbs.Kernel }
 
-// flagsAt is the offset of flags in struct mlx5_ib_alloc_ucontext_req_v2.
+// flagsAt gives the offset of flags in struct mlx5_ib_alloc_ucontext_req_v2.
 const flagsAt = 8
 
 func (k devxKernel) Ioctl(buf []byte) error {

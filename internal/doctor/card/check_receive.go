@@ -48,7 +48,7 @@ func (s *session) path() string {
 	return "from the netdev of the same port, by loopback"
 }
 
-// lonely is how often receiveOne tries to have a frame come in alone.
+// lonely says how often receiveOne tries to have a frame come in alone.
 const lonely = 20
 
 // receiveOne has one frame come in, alone, and returns its completion as it lies in the ring.

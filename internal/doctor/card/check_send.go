@@ -54,14 +54,15 @@ func (s *session) noteWQE(p posted) {
 	s.note("WQE, Ethernet segment", "%s", mlx5.EthLayout.String(p.bytes[mlx5.CtrlSegSize:]))
 }
 
-// posted is a descriptor in the send ring.
+// posted describes a descriptor in the send ring.
 type posted struct {
 	bytes []byte // a copy
 	ring  ring
 	first int // its first block
 }
 
-// addr is where byte i of the descriptor lies; one at the end of the ring goes on at its start.
+// addr returns where byte i of the descriptor lies; one at the end of the ring goes on at its
+// start.
 func (p posted) addr(i int) uint64 {
 	return p.ring.addr + uint64((p.first*mlx5.BB+i)%(p.ring.entries*mlx5.BB))
 }

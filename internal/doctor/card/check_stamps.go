@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// stampGap is the least time between the two frames whose time stamps are compared. A rate that is
-// wrong by more than one part in stampSlack shows.
+// stampGap gives the least time between the two frames whose time stamps are compared. A rate that
+// is wrong by more than one part in stampSlack shows.
 const stampGap, stampSlack = 20 * time.Millisecond, 50
 
 // stamped is a frame's time stamp, and when it was taken by the system's clock: after one moment

@@ -1,6 +1,6 @@
 package card
 
-// checks is the list, in the order in which it is run: each may rely on those before it.
+// checks returns the list, in the order in which it is run: each may rely on those before it.
 func checks() []check {
 	return []check{
 		{name: "open", run: (*session).open, anyway: true,

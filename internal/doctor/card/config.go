@@ -14,7 +14,7 @@ import (
 // Config says which card to try, and what there is to try it with. What is nil is done without:
 // the checks that need it are skipped and say so.
 type Config struct {
-	// NIC is the device. Sizes of rings and the like are the checks' own.
+	// NIC names the device. Sizes of rings and the like are the checks' own.
 	NIC dv.Config
 	// OpenNode opens the device node once more, for the second context that switches loopback
 	// on. Needed without Wire.
@@ -38,7 +38,7 @@ type Config struct {
 	// Ask asks the user for something, and does not wait. nil: nobody is there.
 	Ask func(what string)
 
-	// Environment is what is known of the machine.
+	// Environment says what is known of the machine.
 	Environment []doctor.Fact
 
 	// Patience bounds the wait for a frame or completion, default 2 s; PullPatience that for the

@@ -67,7 +67,7 @@ func device(cfg Config, i dv.DeviceInfo) (Config, func() error, error) {
 	return cfg, side.Close, nil
 }
 
-// environment is what is known of the machine and the card without opening it.
+// environment returns what is known of the machine and the card without opening it.
 func environment(i dv.DeviceInfo) (facts []doctor.Fact) {
 	add := func(name, format string, args ...any) {
 		facts = append(facts, doctor.Fact{Name: name, Value: fmt.Sprintf(format, args...)})
@@ -96,7 +96,7 @@ func environment(i dv.DeviceInfo) (facts []doctor.Fact) {
 	return facts
 }
 
-// driverVersion is that of a driver from outside the kernel; the kernel's own has none.
+// driverVersion returns that of a driver from outside the kernel; the kernel's own has none.
 func driverVersion() string {
 	return cmp.Or(sysText("module/mlx5_core/version"), "the kernel's own")
 }

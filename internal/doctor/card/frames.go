@@ -20,11 +20,11 @@ const (
 	minFrame    = 60 // without FCS
 )
 
-// nearest is the address of "the nearest bridge" (IEEE 802.1Q table 8-1): no bridge passes frames
-// for it on, so that nobody but the other end of the cable is bothered.
+// nearest gives the address of "the nearest bridge" (IEEE 802.1Q table 8-1): no bridge passes
+// frames for it on, so that nobody but the other end of the cable is bothered.
 var nearest = net.HardwareAddr{0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e}
 
-// marked is a frame with a sequence number, n bytes long or the least that it takes.
+// marked returns a frame with a sequence number, n bytes long or the least that it takes.
 func marked(dst, src net.HardwareAddr, seq uint32, n int) []byte {
 	payload := binary.BigEndian.AppendUint32(bytes.Clone(mark), seq)
 	for i := len(payload); i < n-etherHeader; i++ {
@@ -33,7 +33,7 @@ func marked(dst, src net.HardwareAddr, seq uint32, n int) []byte {
 	return probe.EtherFrame(dst, src, probe.Experimental, payload)
 }
 
-// sequence is the number of a marked frame; false for others'.
+// sequence returns the number of a marked frame; false for others'.
 func sequence(f []byte) (uint32, bool) {
 	at := etherHeader + len(mark)
 	if len(f) < at+4 || binary.BigEndian.Uint16(f[12:]) != probe.Experimental ||

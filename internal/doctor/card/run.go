@@ -8,7 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
 )
 
-// check is one line of the report.
+// check describes one line of the report.
 type check struct {
 	name   string
 	run    func(*session) (saw string, err error)

@@ -17,7 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
-// session is one run. It is used by one goroutine.
+// session describes one run. It is used by one goroutine.
 type session struct {
 	ctx    context.Context
 	cfg    Config
@@ -73,7 +73,7 @@ func (s *session) open() (string, error) {
 		map[bool]string{true: "up", false: "down"}[dev.LinkUp()]), s.loop()
 }
 
-// outside is the address of who is at the other end of the cable.
+// outside gives the address of who is at the other end of the cable.
 var outside = net.HardwareAddr{0x02, 0, 0, 0, 0xfc, 0x01}
 
 // listen decides where frames for the card come from.
@@ -160,7 +160,7 @@ func (s *session) leftBehind() (string, error) {
 	return "all kernel objects destroyed, the node and all event descriptors closed", nil
 }
 
-// openFiles is how many descriptors this process has.
+// openFiles returns how many descriptors this process has.
 func openFiles() int {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

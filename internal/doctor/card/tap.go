@@ -22,7 +22,7 @@ type tap struct {
 	send, recv queue
 }
 
-// ring is a ring in this process' memory.
+// ring describes a ring in this process' memory.
 type ring struct {
 	addr          uint64
 	entries, size int // size of an entry in bytes
@@ -134,7 +134,7 @@ func (t *tap) madeWQ(c call) {
 		cq: t.cqs[req.CQHandle], record: hw.DBAddr}
 }
 
-// queues are the newest send and receive queue.
+// queues returns the newest send and receive queue.
 func (t *tap) queues() (send, recv queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,7 +180,8 @@ func (r ring) changed(before, after []byte) (at []int) {
 	return at
 }
 
-// completed is the first entry of a completion ring that became the software's between two copies,
+// completed returns the first entry of a completion ring that became the software's between two
+// copies,
 // -1 if there is none. The NIC writes the byte with the owner bit last, and it differs from one
 // pass of the ring to the next: an entry with other bytes new is half written.
 func (r ring) completed(before, after []byte) int {

@@ -32,15 +32,15 @@ func firmware(m *machine) []problem {
 	return knownBugs(text, family, [2]int{major, minor})
 }
 
-// firmwareBug is a fault of releases from one version up to the one that mends it.
+// firmwareBug describes a fault of releases from one version up to the one that mends it.
 type firmwareBug struct {
 	family      int
 	from, fixed [2]int
 	what        string
 }
 
-// firmwareBugs are those of the vendor's release notes that take a port away from those who serve
-// on it: docs.nvidia.com, ConnectX-6 Dx Firmware 22.32.1010 "Bug Fixes History" (internal
+// firmwareBugs returns those of the vendor's release notes that take a port away from those who
+// serve on it: docs.nvidia.com, ConnectX-6 Dx Firmware 22.32.1010 "Bug Fixes History" (internal
 // references 2687283, 2598906), ConnectX-5 Firmware 16.35.2000 "Bug Fixes History" (3048162).
 func firmwareBugs() []firmwareBug {
 	return []firmwareBug{
@@ -52,7 +52,7 @@ func firmwareBugs() []firmwareBug {
 	}
 }
 
-// knownBugs is what the release notes say of a version.
+// knownBugs returns what the release notes say of a version.
 func knownBugs(text string, family int, version [2]int) []problem {
 	for _, b := range firmwareBugs() {
 		if b.family == family && slices.Compare(version[:], b.from[:]) >= 0 &&
@@ -86,7 +86,7 @@ func roce(m *machine) []problem {
 			" name enable_roce value false cmode driverinit, devlink dev reload")
 }
 
-// devlink is the name of the device for devlink(8).
+// devlink returns the name of the device for devlink(8).
 func (m *machine) devlink() string {
 	if m.scalable() {
 		return "auxiliary/" + m.target(m.bus)

@@ -81,7 +81,7 @@ func linkLayer(m *machine) (found []problem) {
 	return found
 }
 
-// physical is the PCI address of the physical function.
+// physical returns the PCI address of the physical function.
 func (m *machine) physical() string {
 	if pf := m.target(m.pci, "physfn"); pf != "" {
 		return pf
@@ -89,8 +89,8 @@ func (m *machine) physical() string {
 	return m.address()
 }
 
-// linkTypePort is the number that mlxconfig has for a port of the device: a card has a PCI function
-// for each of its ports, in their order, unless one device has several ports.
+// linkTypePort returns the number that mlxconfig has for a port of the device: a card has a PCI
+// function for each of its ports, in their order, unless one device has several ports.
 func (m *machine) linkTypePort(number int) int {
 	_, function, _ := strings.Cut(m.physical(), ".")
 	n, err := strconv.ParseUint(function, 16, 8)

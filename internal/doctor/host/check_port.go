@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// slowest is the speed of the slowest port that any mlx5 card is sold with, in Mbit/s.
+// slowest gives the speed of the slowest port that any mlx5 card is sold with, in Mbit/s.
 const slowest = 10000
 
 // linkSpeed: what was negotiated (speed, duplex of sysfs-class-net).
@@ -74,8 +74,8 @@ func priorities(bits uint8) string {
 	return strings.Join(all, ", ")
 }
 
-// leastRing is the least receive ring of the netdev that takes a burst of 64 KiB from each of some
-// senders, in frames.
+// leastRing gives the least receive ring of the netdev that takes a burst of 64 KiB from each of
+// some senders, in frames.
 const leastRing = 512
 
 // ringSizes: the slice's rings are the server's own. Those of the netdev count for Linux, and for

@@ -109,7 +109,7 @@ func lockedMemory(m *machine) []problem {
 	return note(saw+", a server with many queues takes up to 30 MiB", advice)
 }
 
-// limitDir is the directory of a cgroup that this process is below, or in, and its name there.
+// limitDir holds the directory of a cgroup that this process is below, or in, and its name there.
 type limitDir struct{ dir, name string }
 
 // limits returns the directories of the cgroups that limit a resource, from this process' own to
@@ -197,7 +197,7 @@ func cgroupRDMA(m *machine) (found []problem) {
 	return found
 }
 
-// below is a limit; "max" is none.
+// below returns a limit; "max" is none.
 func below(limit string) uint64 {
 	n, err := strconv.ParseUint(limit, 10, 64)
 	if err != nil {

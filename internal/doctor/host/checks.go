@@ -6,7 +6,7 @@ type check struct {
 	look func(*machine) []problem
 }
 
-// checks is the list, in the order of the report.
+// checks returns the list, in the order of the report.
 func checks() []check {
 	return []check{
 		{"kernel", kernelRelease},                   // /proc/sys/kernel/osrelease
@@ -47,7 +47,7 @@ func checks() []check {
 	}
 }
 
-// onDevice is a check that needs a device.
+// onDevice returns a check that needs a device.
 func onDevice(look func(*machine) []problem) func(*machine) []problem {
 	return func(m *machine) []problem {
 		if m.dev == "" {
@@ -57,7 +57,7 @@ func onDevice(look func(*machine) []problem) func(*machine) []problem {
 	}
 }
 
-// onNetdev is a check that needs the netdev.
+// onNetdev returns a check that needs the netdev.
 func onNetdev(look func(*machine) []problem) func(*machine) []problem {
 	return func(m *machine) []problem {
 		if m.netdev == "" {

@@ -80,7 +80,7 @@ func pauseOf(netdev string) (p Pause, err error) {
 	return p, nil
 }
 
-// known is 0 of a counter that the driver does not have, which is all ones.
+// known returns 0 of a counter that the driver does not have, which is all ones.
 func known(n uint64) uint64 {
 	if n == ^uint64(0) {
 		return 0
@@ -105,7 +105,7 @@ type dcbMessage struct{}
 func (dcbMessage) Len() int          { return 4 }
 func (dcbMessage) Serialize() []byte { return []byte{0, dcbIEEEGet, 0, 0} }
 
-// pfcOf is the netdev's priority flow control.
+// pfcOf returns the netdev's priority flow control.
 func pfcOf(netdev string) (p Pause, err error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETDCB, 0)
 	req.AddData(dcbMessage{})

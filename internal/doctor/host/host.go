@@ -12,10 +12,10 @@ type Config struct {
 	// Locate finds the port that Device names as the driver does; nil, or an error: by files, of
 	// which not all say which netdev is at which of several ports.
 	Locate func(device string) (Port, error)
-	// NetdevName is the name of the netdev that has an alternative name, and name itself if there
-	// is none. nil: ask netlink with the machine's own root.
+	// NetdevName gives the name of the netdev that has an alternative name, and name itself if
+	// there is none. nil: ask netlink with the machine's own root.
 	NetdevName func(name string) string
-	// Root is where /proc, /sys and /dev are; "" is the machine's own. With another root nothing
+	// Root says where /proc, /sys and /dev are; "" is the machine's own. With another root nothing
 	// is asked but files and what follows.
 	Root string
 	// RxQueues and TxQueues are those of the server to be, for the objects that it needs. Default:
@@ -33,7 +33,7 @@ type Config struct {
 	Filter      func() error
 }
 
-// Port is a port of an RDMA device.
+// Port describes a port of an RDMA device.
 type Port struct {
 	RDMA, Netdev string // Netdev is "" if it is not in this network namespace
 	Port         int    // from 1
@@ -42,7 +42,7 @@ type Port struct {
 // VF is how a virtual function is configured.
 type VF struct{ Trusted, SpoofCheck bool }
 
-// problem is what a check found.
+// problem holds what a check found.
 type problem struct {
 	state   doctor.State // Failed, or Note
 	saw, do string
@@ -69,7 +69,7 @@ func Run(cfg Config) doctor.Report {
 	return r
 }
 
-// nothing is what a check finds that finds nothing wrong.
+// nothing returns what a check finds that finds nothing wrong.
 func nothing() []problem { return nil }
 
 func fault(saw, do string) []problem { return []problem{{doctor.Failed, saw, do}} }

@@ -73,7 +73,8 @@ func (m *machine) find() {
 	}
 }
 
-// netdevOf is the netdev of an RDMA device: the one on the same bus device that is no representor.
+// netdevOf returns the netdev of an RDMA device: the one on the same bus device that is no
+// representor.
 func (m *machine) netdevOf(rdma string) string {
 	names := m.names(class, rdma, "device/net")
 	for _, name := range names {
@@ -84,8 +85,8 @@ func (m *machine) netdevOf(rdma string) string {
 	return ""
 }
 
-// portOf is the number of the port of an RDMA device that has a netdev in its table of addresses, 0
-// if there is none.
+// portOf returns the number of the port of an RDMA device that has a netdev in its table of
+// addresses, 0 if there is none.
 func (m *machine) portOf(rdma, netdev string) int {
 	for _, number := range m.ports(rdma) {
 		dir := path.Join(class, rdma, "ports", strconv.Itoa(number), "gid_attrs/ndevs")
@@ -98,7 +99,7 @@ func (m *machine) portOf(rdma, netdev string) int {
 	return 0
 }
 
-// ports are the numbers of the ports of an RDMA device.
+// ports returns the numbers of the ports of an RDMA device.
 func (m *machine) ports(rdma string) (all []int) {
 	for _, name := range m.names(class, rdma, "ports") {
 		if n, err := strconv.Atoi(name); err == nil {
@@ -109,9 +110,10 @@ func (m *machine) ports(rdma string) (all []int) {
 	return all
 }
 
-// function is the directory of the PCI function of a device: itself, or what its auxiliary device,
-// of a scalable function, is on (mlx5_core.sf.N; linux drivers/net/ethernet/mellanox/mlx5/core/sf).
-// What sysfs tells of NUMA node, IOMMU and PCIe link is there.
+// function returns the directory of the PCI function of a device: itself, or what its auxiliary
+// device, of a scalable function, is on (mlx5_core.sf.N; linux
+// drivers/net/ethernet/mellanox/mlx5/core/sf). What sysfs tells of NUMA node, IOMMU and PCIe link
+// is there.
 func (m *machine) function(bus string) string {
 	own, err := filepath.EvalSymlinks(m.path(bus))
 	root, rootErr := filepath.EvalSymlinks(m.root)
@@ -136,7 +138,7 @@ func isPCI(name string) bool {
 // scalable reports whether the device is a scalable function.
 func (m *machine) scalable() bool { return m.pci != m.bus }
 
-// address is the PCI address of the function that the device is, or is on.
+// address returns the PCI address of the function that the device is, or is on.
 func (m *machine) address() string {
 	if m.scalable() {
 		return path.Base(m.pci)
@@ -144,8 +146,8 @@ func (m *machine) address() string {
 	return m.target(m.bus)
 }
 
-// above is the directory of the physical function behind which the device is a virtual one, and pci
-// if it is none.
+// above returns the directory of the physical function behind which the device is a virtual one,
+// and pci if it is none.
 func (m *machine) above() string {
 	if m.has(m.pci, "physfn") {
 		return path.Join(m.pci, "physfn")
@@ -153,8 +155,8 @@ func (m *machine) above() string {
 	return m.pci
 }
 
-// uplinks are the netdevs, below the directory, of the port that a virtual or a scalable function
-// is behind; none of one that is its own.
+// uplinks returns the netdevs, below the directory, of the port that a virtual or a scalable
+// function is behind; none of one that is its own.
 func (m *machine) uplinks() (dir string, names []string) {
 	if !m.scalable() && !m.has(m.pci, "physfn") {
 		return "", nil
@@ -168,20 +170,20 @@ func (m *machine) uplinks() (dir string, names []string) {
 	return dir, names
 }
 
-// net is a path of the netdev's in sysfs.
+// net returns a path of the netdev's in sysfs.
 func (m *machine) net(parts ...string) string {
 	return path.Join(append([]string{"sys/class/net", m.netdev}, parts...)...)
 }
 
-// port is a path of the port.
+// port returns a path of the port.
 func (m *machine) port(parts ...string) string { return m.portAt(m.portN, parts...) }
 
-// portAt is a path of a port of the device.
+// portAt returns a path of a port of the device.
 func (m *machine) portAt(number int, parts ...string) string {
 	return path.Join(append([]string{m.dev, "ports", strconv.Itoa(number)}, parts...)...)
 }
 
-// status is a field of this process' status (proc_pid_status(5)).
+// status returns a field of this process' status (proc_pid_status(5)).
 func (m *machine) status(name string) string { return m.field(name+":", "proc/self/status") }
 
 // capability reports whether this process has it (linux include/uapi/linux/capability.h).
@@ -196,7 +198,7 @@ const (
 	capIPCLock     = 14
 )
 
-// release is the kernel's, as major and minor.
+// release returns the kernel's, as major and minor.
 func (m *machine) release() (major, minor int) {
 	fmt.Sscanf(m.text("proc/sys/kernel/osrelease"), "%d.%d", &major, &minor)
 	return major, minor
@@ -225,7 +227,7 @@ func cpus(list string) (all []int) {
 	return all
 }
 
-// near are the CPUs of the card's NUMA node; nil: it has none, or that is not known.
+// near returns the CPUs of the card's NUMA node; nil: it has none, or that is not known.
 func (m *machine) near() []int {
 	node, ok := m.number(m.pci, "numa_node")
 	if !ok || node < 0 {

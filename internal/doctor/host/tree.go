@@ -14,7 +14,7 @@ func (t tree) path(parts ...string) string {
 	return filepath.Join(append([]string{t.root}, parts...)...)
 }
 
-// text is a file's content without surrounding space.
+// text returns a file's content without surrounding space.
 func (t tree) text(parts ...string) string {
 	b, err := os.ReadFile(t.path(parts...))
 	if err != nil {
@@ -23,7 +23,7 @@ func (t tree) text(parts ...string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// number is a file's content as a number, decimal or 0x.
+// number returns a file's content as a number, decimal or 0x.
 func (t tree) number(parts ...string) (int64, bool) {
 	n, err := strconv.ParseInt(t.text(parts...), 0, 64)
 	return n, err == nil
@@ -46,7 +46,7 @@ func (t tree) has(parts ...string) bool {
 	return err == nil
 }
 
-// target is the last element of what a symbolic link points to.
+// target returns the last element of what a symbolic link points to.
 func (t tree) target(parts ...string) string {
 	to, err := os.Readlink(t.path(parts...))
 	if err != nil {
@@ -55,7 +55,7 @@ func (t tree) target(parts ...string) string {
 	return filepath.Base(to)
 }
 
-// field is the rest of the line of a file that begins with name.
+// field returns the rest of the line of a file that begins with name.
 func (t tree) field(name string, parts ...string) string {
 	for line := range strings.Lines(t.text(parts...)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {

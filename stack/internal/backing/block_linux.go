@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BlockSize is how many ports a Block has.
+// BlockSize says how many ports a Block has.
 const BlockSize = 256
 
 // Where blocks are: above Linux's ip_local_port_range, which ends at 60999.
@@ -95,7 +95,7 @@ func (b *Block) SetDevice(d Device) error {
 	return errors.Join(errs...)
 }
 
-// Socket is that of a port, nil if the block does not have it. It is the block's.
+// Socket returns that of a port, nil if the block does not have it. It is the block's.
 func (b *Block) Socket(p Protocol, at netip.AddrPort) *Socket {
 	all, i := b.sockets[at.Addr()], int(at.Port())-int(b.First)
 	if all == nil || i < 0 || i >= BlockSize {

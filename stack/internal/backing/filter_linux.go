@@ -10,8 +10,8 @@ import (
 
 // Device is the network device whose packets the kernel's sockets are not to have.
 type Device struct {
-	// Index is the ifindex of received packets (skb->dev): of a bond or a netvsc device that of the
-	// upper one.
+	// Index gives the ifindex of received packets (skb->dev): of a bond or a netvsc device that of
+	// the upper one.
 	Index int
 	// MTU is its largest IP packet, in bytes. A longer datagram has come in fragments: the kernel
 	// puts these together, and the other stack never sees them.

@@ -16,7 +16,7 @@ func Adopt(p Protocol, at netip.AddrPort, d Device, fd int) *Socket {
 	return &Socket{protocol: p, at: at, device: d, fd: fd, serving: true}
 }
 
-// Duplicate is a descriptor to give another process; the caller closes it.
+// Duplicate returns a descriptor to give another process; the caller closes it.
 func (s *Socket) Duplicate() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,7 +27,7 @@ func (s *Socket) Duplicate() (int, error) {
 	return fd, os.NewSyscallError("fcntl", err)
 }
 
-// Waiting is how many connections of a port of TCP wait to be accepted.
+// Waiting returns how many connections of a port of TCP wait to be accepted.
 func (s *Socket) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ const (
 // Device needs linux.
 type Device struct{ Index, MTU, Last int }
 
-// BlockSize is how many ports a Block has.
+// BlockSize says how many ports a Block has.
 const BlockSize = 256
 
 // FirstBlock is the first port of the first block.

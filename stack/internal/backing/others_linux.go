@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxOthers is how many remote ends [Socket.PassAllBut] takes: a filter has 4096 instructions at
+// MaxOthers says how many remote ends [Socket.PassAllBut] takes: a filter has 4096 instructions at
 // most (BPF_MAXINSNS in linux include/uapi/linux/bpf_common.h).
 const MaxOthers = 3000
 
@@ -120,7 +120,7 @@ func hashStep() []unix.SockFilter {
 	}
 }
 
-// hash is what the program makes of a remote end.
+// hash returns what the program makes of a remote end.
 func hash(end netip.AddrPort) uint32 {
 	words := end.Addr().AsSlice()
 	words = binary.BigEndian.AppendUint32(words, uint32(end.Port()))

@@ -178,7 +178,7 @@ func (s *Socket) serve(use func(*os.File) error) error {
 	return nil
 }
 
-// filter is that of a socket which serves. mu is held.
+// filter returns that of a socket which serves. mu is held.
 func (s *Socket) filter() []unix.SockFilter {
 	switch {
 	case s.passing:
@@ -259,7 +259,7 @@ func (s *Socket) Refuse() error {
 	return attach(s.fd, s.device.begun())
 }
 
-// Addr is the port.
+// Addr returns the port.
 func (s *Socket) Addr() netip.AddrPort { return s.at }
 
 // Close gives the port back to the kernel. Listener and Conn keep it for as long as they are open.

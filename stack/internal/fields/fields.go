@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// Field is one number of a struct of counters.
+// Field describes one number of a struct of counters.
 type Field struct {
 	Name  string
 	Value uint64

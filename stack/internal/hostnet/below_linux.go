@@ -63,8 +63,8 @@ func below(link netlink.Link, all []netlink.Link, root string) (b Below) {
 	return b
 }
 
-// portOf is what sysfs says of a device below. An mlx5 function's netdev and RDMA device have the
-// PCI function for a parent.
+// portOf returns what sysfs says of a device below. An mlx5 function's netdev and RDMA device have
+// the PCI function for a parent.
 func portOf(link netlink.Link, root string) Port {
 	p := Port{Name: link.Attrs().Name, MAC: link.Attrs().HardwareAddr}
 	function := filepath.Join(root, "sys/class/net", p.Name, "device")

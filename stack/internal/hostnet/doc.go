@@ -22,7 +22,7 @@ type Network struct {
 	Routes []Route
 }
 
-// Link is what there is to know of a device by its number.
+// Link holds what there is to know of a device by its number.
 type Link struct {
 	Name string
 	MAC  net.HardwareAddr
@@ -35,7 +35,7 @@ type Route struct {
 	MTU         int        // in bytes; 0: the device's
 }
 
-// Below is what carries the frames of a device that sends none itself.
+// Below holds what carries the frames of a device that sends none itself.
 type Below struct {
 	// Devices are those below it: the one that a VLAN is on, the members of a bond, or the virtual
 	// function of a netvsc or net_failover device; those of the latter for a VLAN on them.
@@ -57,7 +57,7 @@ type Port struct {
 	Sends, Receives bool
 }
 
-// Conn is a connection of the kernel's, as ss(8) has it.
+// Conn describes a connection of the kernel's, as ss(8) has it.
 type Conn struct {
 	Local, Remote             netip.AddrPort
 	State                     string // ESTAB, TIME-WAIT ... as ss prints them

@@ -101,7 +101,7 @@ func (k *Kernel) LinkAt(index int) (Link, error) {
 	return Link{link.Attrs().Name, link.Attrs().HardwareAddr}, nil
 }
 
-// LastIndex is the largest ifindex of all devices but the one called name.
+// LastIndex returns the largest ifindex of all devices but the one called name.
 func (k *Kernel) LastIndex(name string) (last int, err error) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -120,7 +120,7 @@ func (k *Kernel) LastIndex(name string) (last int, err error) {
 	return last, nil
 }
 
-// usable are the routes to hosts by device index, without those that a better one hides.
+// usable returns the routes to hosts by device index, without those that a better one hides.
 func usable(routes []netlink.Route, index int) (list []Route) {
 	slices.SortStableFunc(routes, func(a, b netlink.Route) int {
 		return cmp.Compare(a.Priority, b.Priority)
@@ -147,8 +147,8 @@ func destination(r netlink.Route) (netip.Prefix, bool) {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0), true
 }
 
-// nextHop is the router of r, or of the first of its next hops by the device. A router of the other
-// version of IP cannot be used.
+// nextHop returns the router of r, or of the first of its next hops by the device. A router of the
+// other version of IP cannot be used.
 func nextHop(r netlink.Route, index int) (netip.Addr, bool) {
 	gw, via := r.Gw, r.Via
 	if len(r.MultiPath) > 0 {

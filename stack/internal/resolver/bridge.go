@@ -96,7 +96,8 @@ func (b *bridge) RemoteAddr() net.Addr               { return &net.UDPAddr{} }
 func (b *bridge) SetReadDeadline(t time.Time) error  { return b.SetDeadline(t) }
 func (b *bridge) SetWriteDeadline(t time.Time) error { return b.SetDeadline(t) }
 
-// datagramBridge is a bridge that package net takes for a UDP socket, as it is a net.PacketConn.
+// datagramBridge describes a bridge that package net takes for a UDP socket, as it is a
+// net.PacketConn.
 type datagramBridge struct{ bridge }
 
 // Read implements net.Conn. An answer that does not fit is cut, and says so: package net asks again
@@ -134,7 +135,7 @@ func (d *datagramBridge) ReadFrom(b []byte) (int, net.Addr, error) {
 // WriteTo implements net.PacketConn.
 func (d *datagramBridge) WriteTo([]byte, net.Addr) (int, error) { return 0, os.ErrInvalid }
 
-// streamBridge is a bridge that package net takes for a TCP connection.
+// streamBridge describes a bridge that package net takes for a TCP connection.
 type streamBridge struct {
 	bridge
 	left []byte // of the answer

@@ -13,17 +13,17 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// recheck is how long a file is taken to be as it was when it was looked at last: package net's
+// recheck says how long a file is taken to be as it was when it was looked at last: package net's
 // figure for resolv.conf, hosts and nsswitch.conf.
 const recheck = 5 * time.Second
 
-// dnsPort is the port of DNS servers.
+// dnsPort gives the port of DNS servers.
 const dnsPort = "53"
 
-// maxServers is how many servers of one resolv.conf are asked; resolv.conf(5) has the same limit.
+// maxServers says how many servers of one resolv.conf are asked; resolv.conf(5) has the same limit.
 const maxServers = 3
 
-// dnsConfig is what a resolv.conf says, as package net reads it.
+// dnsConfig holds what a resolv.conf says, as package net reads it.
 type dnsConfig struct {
 	servers       []string      // "address:port"
 	search        []string      // absolute
@@ -162,7 +162,8 @@ func (c *dnsConfig) networks() []string {
 	return []string{"udp", "tcp"}
 }
 
-// longest is the length of the longest domain name, with the dot at its end: 255 bytes on the wire.
+// longest gives the length of the longest domain name, with the dot at its end: 255 bytes on the
+// wire.
 const longest = 254
 
 // nameList returns the absolute names that name may stand for, in the order to try.
@@ -228,7 +229,7 @@ func isDomainName(s string) bool {
 	return name
 }
 
-// resolvConf is a configuration that follows its files.
+// resolvConf describes a configuration that follows its files.
 type resolvConf struct {
 	own     string   // or, if empty:
 	machine []string // the first of these that names a server elsewhere

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// maxDatagram is the largest answer by UDP that we say we take, in bytes
+// maxDatagram gives the largest answer by UDP that we say we take, in bytes
 // (https://dnsflagday.net/2020/).
 const maxDatagram = 1232
 

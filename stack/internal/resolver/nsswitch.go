@@ -24,7 +24,7 @@ func (o lookupOrder) String() string {
 	return [...]string{"files,dns", "dns,files", "files", "dns"}[o]
 }
 
-// orderFile is an nsswitch.conf(5), read again when it changes.
+// orderFile describes an nsswitch.conf(5), read again when it changes.
 type orderFile struct {
 	path string
 

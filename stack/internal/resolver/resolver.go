@@ -23,7 +23,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// Config is what a Resolver works with.
+// Config holds what a Resolver works with.
 type Config struct {
 	Clock clock.Clock
 
@@ -40,7 +40,7 @@ type Config struct {
 	Files Files
 }
 
-// Files are the paths of the files that a Resolver reads.
+// Files holds the paths of the files that a Resolver reads.
 type Files struct {
 	// ResolvConf is in the format of resolv.conf(5). New fails if it cannot be read.
 	ResolvConf string
@@ -183,7 +183,7 @@ func isLocalhost(host string) bool {
 	return name == "localhost" || strings.HasSuffix(name, ".localhost")
 }
 
-// outcome is what became of one question.
+// outcome holds what became of one question.
 type outcome struct {
 	answer answer
 	err    error
@@ -252,7 +252,7 @@ type flights struct {
 	byKey map[string]*flight
 }
 
-// flight is a lookup that several goroutines may wait for.
+// flight describes a lookup that several goroutines may wait for.
 type flight struct {
 	done    chan struct{} // closed when ips and err are set
 	ips     []netip.Addr

@@ -55,7 +55,7 @@ func (p *Packet) LacksChecksum(frame []byte) bool {
 		frame[p.L4+6]|frame[p.L4+7] == 0
 }
 
-// pseudoSum is the sum of the pseudo header of n bytes of transport.
+// pseudoSum returns the sum of the pseudo header of n bytes of transport.
 func (p *Packet) pseudoSum(frame []byte, n int) uint16 {
 	addresses := frame[p.L3+12 : p.L3+20]
 	if p.EtherType == TypeIPv6 {

@@ -43,8 +43,8 @@ func mix(addresses uint64, ports uint32) uint32 {
 	return uint32((addresses ^ uint64(ports)<<16) * 0x9e3779b97f4a7c15 >> 40)
 }
 
-// ClassSelector is the upper three bits of a packet's DSCP (RFC 2474 section 4.2.2); 0 of what is
-// not IP.
+// ClassSelector returns the upper three bits of a packet's DSCP (RFC 2474 section 4.2.2); 0 of
+// what is not IP.
 func ClassSelector(frame []byte) uint8 {
 	if len(frame) < EthLen+2 {
 		return 0

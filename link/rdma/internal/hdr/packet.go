@@ -9,7 +9,7 @@ const (
 	IPv6Len = 40
 	TCPLen  = 20
 	UDPLen  = 8
-	// MaxLen is the length of the headers of a frame that can be merged, at most.
+	// MaxLen gives the length of the headers of a frame that can be merged, at most.
 	MaxLen = EthLen + IPv6Len + 60
 )
 

@@ -6,9 +6,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
-// Quoted is the TCP segment of ours that a message of ICMP reports an error about, as far as it is
-// there: addresses, ports and sequence number are (RFC 792). ok is false if the message reports no
-// error, or one about something else.
+// Quoted returns the TCP segment of ours that a message of ICMP reports an error about, as far as
+// it is there: addresses, ports and sequence number are (RFC 792). ok is false if the message
+// reports no error, or one about something else.
 func Quoted(frame []byte, p *Packet, key random.HashKey) (s Segment, ok bool) {
 	const (
 		messageLen = 8

@@ -8,8 +8,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
-// Segment is one packet that is sent, or one TCP segment that was received, with what its readers
-// need of its headers. The goroutine that sends or receives it owns it.
+// Segment describes one packet that is sent, or one TCP segment that was received, with what its
+// readers need of its headers. The goroutine that sends or receives it owns it.
 type Segment struct {
 	Packet
 	// Frame begins with the Ethernet header. Of a received frame it ends with the IP packet; of a
@@ -61,7 +61,7 @@ func (p *Packet) parseSent(frame []byte) {
 	}
 }
 
-// Received is a TCP segment that was received: p has been parsed from frame, and IsTCP.
+// Received returns a TCP segment that was received: p has been parsed from frame, and IsTCP.
 func Received(frame []byte, p *Packet, key random.HashKey) Segment {
 	s := Segment{Packet: *p, Frame: frame[:p.End], key: key, received: true}
 	s.Payload = p.End - p.L4 - int(frame[p.L4+12]>>4)*4
@@ -71,17 +71,17 @@ func Received(frame []byte, p *Packet, key random.HashKey) Segment {
 // IsTCP reports whether the packet is TCP, no fragment, with a header of at least 20 bytes.
 func (p *Packet) IsTCP() bool { return p.Proto == ProtoTCP && p.L4 > 0 && p.End-p.L4 >= TCPLen }
 
-// TCP is the TCP header and what follows it in Frame.
+// TCP returns the TCP header and what follows it in Frame.
 func (s *Segment) TCP() []byte { return s.Frame[s.L4:] }
 
-// Flags are the TCP flags.
+// Flags returns the TCP flags.
 func (s *Segment) Flags() byte { return s.Frame[s.L4+13] }
 
-// Window is the window field, not scaled.
+// Window returns the window field, not scaled.
 func (s *Segment) Window() uint16 { return binary.BigEndian.Uint16(s.Frame[s.L4+14:]) }
 
-// Flow is the tuple of the flow in the direction that we send, and its hash by the key. Both are
-// computed once.
+// Flow returns the tuple of the flow in the direction that we send, and its hash by the key. Both
+// are computed once.
 func (s *Segment) Flow() (*Tuple, uint64) {
 	if !s.keyed {
 		s.tuple, s.keyed = s.Packet.tuple(s.Frame), true
@@ -114,8 +114,8 @@ func (s *Segment) readOptions() {
 	}
 }
 
-// SentHeaders is the first bytes of an outgoing packet, its Ethernet header first. netstack pushes
-// all headers into one view.
+// SentHeaders returns the first bytes of an outgoing packet, its Ethernet header first. netstack
+// pushes all headers into one view.
 func SentHeaders(pkt *gstack.PacketBuffer) []byte {
 	views, offset := pkt.AsViewList()
 	for v := views.Front(); v != nil; v = v.Next() {

@@ -26,12 +26,12 @@ const (
 	OptTimestamp = 8 // RFC 7323
 )
 
-// TimestampLen is the length of a timestamp option, in bytes: kind, length, value at offset 2, echo
-// at 6.
+// TimestampLen gives the length of a timestamp option, in bytes: kind, length, value at offset 2,
+// echo at 6.
 const TimestampLen = 10
 
-// Options are the options of a TCP segment that the link looks at. Both slices begin with the kind
-// and refer to the frame; nil: the segment has no such option, or one of a wrong length.
+// Options holds the options of a TCP segment that the link looks at. Both slices begin with the
+// kind and refer to the frame; nil: the segment has no such option, or one of a wrong length.
 type Options struct {
 	Timestamp []byte // TimestampLen bytes
 	SACK      []byte // of any length from 2
@@ -108,10 +108,10 @@ func offsetsOfAny(tcp []byte) (f optionOffsets) {
 	return f
 }
 
-// Before is true if sequence number a comes before b, RFC 9293 section 3.4.
+// Before reports whether sequence number a comes before b, RFC 9293 section 3.4.
 func Before(a, b uint32) bool { return int32(a-b) < 0 }
 
-// Numbers are the sequence and the ACK number of a TCP segment.
+// Numbers returns the sequence and the ACK number of a TCP segment.
 func Numbers(tcp []byte) (seq, ack uint32) {
 	return binary.BigEndian.Uint32(tcp[4:]), binary.BigEndian.Uint32(tcp[8:])
 }
@@ -120,16 +120,16 @@ func Numbers(tcp []byte) (seq, ack uint32) {
 // IPv4 address in the first four, then source and destination port.
 type Tuple [36]byte
 
-// Source is the source address with zeros behind an IPv4 address; of a flow in the direction that
-// we send ours.
+// Source returns the source address with zeros behind an IPv4 address; of a flow in the direction
+// that we send ours.
 func (t *Tuple) Source() []byte { return t[:16] }
 
-// Ports are the source and the destination port.
+// Ports returns the source and the destination port.
 func (t *Tuple) Ports() (from, to uint16) {
 	return binary.BigEndian.Uint16(t[32:]), binary.BigEndian.Uint16(t[34:])
 }
 
-// Destination is the destination address with zeros behind an IPv4 address; of a flow in the
+// Destination returns the destination address with zeros behind an IPv4 address; of a flow in the
 // direction that we send the peer's.
 func (t *Tuple) Destination() []byte { return t[16:32] }
 
@@ -145,7 +145,7 @@ func (p *Packet) tuple(frame []byte) (t Tuple) {
 	return t
 }
 
-// reversed is the tuple of the other direction.
+// reversed returns the tuple of the other direction.
 func (t *Tuple) reversed() (r Tuple) {
 	copy(r[:16], t[16:32])
 	copy(r[16:32], t[:16])

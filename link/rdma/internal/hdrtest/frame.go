@@ -39,7 +39,7 @@ type TCPFrame struct {
 	Pad      int    // bytes behind the IP packet
 }
 
-// Bytes is the whole frame.
+// Bytes returns the whole frame.
 func (f TCPFrame) Bytes() []byte {
 	tcp := make([]byte, 20+len(f.Options)+len(f.Payload))
 	header.TCP(tcp).Encode(&header.TCPFields{
@@ -99,20 +99,20 @@ func (f TCPFrame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, su
 	return append(out, make([]byte, f.Pad)...)
 }
 
-// Parse is the headers of a received frame without a VLAN tag.
+// Parse returns the headers of a received frame without a VLAN tag.
 func Parse(frame []byte) *hdr.Packet {
 	p := &hdr.Packet{EtherType: binary.BigEndian.Uint16(frame[12:]), L3: hdr.EthLen}
 	p.Parse(frame)
 	return p
 }
 
-// Stamped are the options of a segment with a timestamp.
+// Stamped returns the options of a segment with a timestamp.
 func Stamped(value, echo uint32) []byte {
 	b := []byte{hdr.OptNop, hdr.OptNop, hdr.OptTimestamp, hdr.TimestampLen}
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, value), echo)
 }
 
-// Sacked are the options of an ACK with these blocks, of a start and an end each, behind a
+// Sacked returns the options of an ACK with these blocks, of a start and an end each, behind a
 // timestamp.
 func Sacked(blocks ...uint32) []byte {
 	b := append(Stamped(1, 2), hdr.OptNop, hdr.OptNop, hdr.OptSACK, byte(2+4*len(blocks)))
@@ -122,7 +122,7 @@ func Sacked(blocks ...uint32) []byte {
 	return b
 }
 
-// Data is n bytes of a stream, different at each place.
+// Data returns n bytes of a stream, different at each place.
 func Data(n int, stream uint64) []byte {
 	b := make([]byte, n&^7, n|7)
 	for i := 0; i < len(b); i += 8 {

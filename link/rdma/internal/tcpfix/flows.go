@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// Flows is what one endpoint keeps of TCP connections.
+// Flows holds what one endpoint keeps of TCP connections.
 type Flows struct {
 	key        random.HashKey // of hdr.Segment.Flow
 	zeroWindow zeroWindow
@@ -34,7 +34,7 @@ func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
 	return f
 }
 
-// Key is that of the segments given to Sent.
+// Key returns that of the segments given to Sent.
 func (f *Flows) Key() random.HashKey { return f.key }
 
 // Sent takes note of an outgoing packet, whose headers s are, and changes the timestamp echo of a

@@ -30,7 +30,7 @@ const (
 	gsoShards = 16
 	gsoSlots  = 64 // per shard; both are powers of two
 	gsoStarts = 4
-	// sackWords is the length of the shortest TCP header with a SACK block: 20 bytes and 10.
+	// sackWords gives the length of the shortest TCP header with a SACK block: 20 bytes and 10.
 	sackWords = 8
 )
 

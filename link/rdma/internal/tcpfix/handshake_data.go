@@ -41,8 +41,8 @@ func newHandshakeData(clock tcpip.Clock) handshakeData {
 	return handshakeData{syns: newSYNTable[handshakeEnd](), since: since(clock)}
 }
 
-// handshakeTimeout is how long after our SYN-ACK, or its last copy, data is looked for. Without it
-// strangers' SYNs would have every segment looked at for longer.
+// handshakeTimeout says how long after our SYN-ACK, or its last copy, data is looked for. Without
+// it strangers' SYNs would have every segment looked at for longer.
 const handshakeTimeout = 10 * time.Second
 
 // sent takes note of a SYN-ACK.

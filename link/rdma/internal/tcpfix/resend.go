@@ -49,7 +49,7 @@ type resender struct {
 // it is to be sent any more.
 type Poster func(like *gstack.PacketBuffer, build func() *gstack.PacketBuffer) (alive bool)
 
-// resendShard is a part of the flows. Its mutex is taken with that of a send queue held.
+// resendShard describes a part of the flows. Its mutex is taken with that of a send queue held.
 type resendShard struct {
 	mu    sync.Mutex
 	flows map[hdr.Tuple]*resendFlow // outgoing
@@ -63,7 +63,7 @@ const (
 	// beyond has netstack's timers only.
 	maxResendFlows = 512
 	maxResendParts = 8192
-	// resendTick is how often flows are looked at, while there are some.
+	// resendTick says how often flows are looked at, while there are some.
 	resendTick = 50 * time.Millisecond
 	// resendIdle is after how long without data in flight a flow is forgotten: netstack has seen
 	// the last acknowledgement by then.
@@ -78,7 +78,7 @@ func (r *resender) open(clock tcpip.Clock, post Poster) {
 	}
 }
 
-// shard is where a flow's state is, by its hash.
+// shard returns where a flow's state is, by its hash.
 func (r *resender) shard(hash uint64) *resendShard { return &r.shards[hash>>60&(resendShards-1)] }
 
 // sent takes note of an outgoing segment.
@@ -137,7 +137,7 @@ func (r *resender) repeats(hash uint64, seq, end uint32) (last uint32, repeated 
 	return end, false
 }
 
-// end is where the data of a flow ends that has been sent, if that is known.
+// end returns where the data of a flow ends that has been sent, if that is known.
 func (r *resender) end(hash uint64) (last uint32, known bool) {
 	slot := r.ends[hash&(resendEnds-1)].Load()
 	return uint32(slot), slot>>32 == hash>>32 && slot != 0
@@ -196,18 +196,19 @@ func (r *resender) drop(shard *resendShard, t hdr.Tuple) {
 }
 
 const (
-	// resendWait is how long after the last data or acknowledgement something is sent again, plus
+	// resendWait says how long after the last data or acknowledgement something is sent again, plus
 	// two round trips; twice as long each time that nothing comes of it, up to maxResendWait. It is
 	// longer than netstack's first timeout.
 	resendWait    = 250 * time.Millisecond
 	firstWait     = time.Second // while no round trip is known: RFC 6298 section 2.1
 	maxResendWait = time.Minute // RFC 6298 section 2.5
-	// maxResends is how often the same data is sent again, as netstack does by default (TCP_RETR2).
+	// maxResends says how often the same data is sent again, as netstack does by default
+	// (TCP_RETR2).
 	maxResends = 15
 )
 
-// resendFlow is the data of one flow that the peer has not acknowledged. The shard's mutex guards
-// it.
+// resendFlow holds the data of one flow that the peer has not acknowledged. The shard's mutex
+// guards it.
 type resendFlow struct {
 	parts []resendPart // in order of sequence numbers
 	// what comes before is acknowledged, once told; until then the first sent
@@ -234,7 +235,7 @@ type resendFlow struct {
 	round     round
 }
 
-// resendPart is a packet with data, and a reference to it.
+// resendPart describes a packet with data, and a reference to it.
 type resendPart struct {
 	seq, end uint32
 	pkt      *gstack.PacketBuffer
@@ -317,7 +318,7 @@ func (f *resendFlow) release(n int) {
 	f.parts = f.parts[:left]
 }
 
-// wait is how long the flow may stand still.
+// wait returns how long the flow may stand still.
 func (f *resendFlow) wait() time.Duration {
 	d := firstWait
 	if f.rtt > 0 {
@@ -326,7 +327,7 @@ func (f *resendFlow) wait() time.Duration {
 	return min(d<<f.tries, maxResendWait)
 }
 
-// stampAt is the timestamp that netstack would send now: it counts milliseconds.
+// stampAt returns the timestamp that netstack would send now: it counts milliseconds.
 func (f *resendFlow) stampAt(now tcpip.MonotonicTime) uint32 {
 	return f.stamp + uint32(now.Sub(f.at).Milliseconds())
 }
@@ -483,7 +484,7 @@ func (r *resender) close() {
 // maxRound bounds the segments of a round: what a peer's smallest usual window holds.
 const maxRound = 32
 
-// round is what is sent again from here at once.
+// round holds what is sent again from here at once.
 type round struct {
 	size int    // segments; 0: there was none since netstack has sent data
 	end  uint32 // of what was sent
@@ -585,14 +586,14 @@ func (f *resendFlow) segment(p *resendPart, skip int,
 // timestamp each by itself.
 const echoAge = 2
 
-// timeoutGap is the least time between two timeouts of a segment: netstack's retransmission timer
-// doubles, from 120 ms by default.
+// timeoutGap gives the least time between two timeouts of a segment: netstack's retransmission
+// timer doubles, from 120 ms by default.
 const timeoutGap = 100 * time.Millisecond
 
 // answerGap is longer than netstack takes to send again what an acknowledgement shows to be lost.
 const answerGap = 10 * time.Millisecond
 
-// goBack is the state of that for one flow.
+// goBack holds the state of that for one flow.
 type goBack struct {
 	on    bool
 	end   uint32 // of what was sent before
@@ -663,7 +664,7 @@ func (b *goBack) age(s *hdr.Segment) bool {
 // tailFlight is from how many segments in flight on that is done.
 const tailFlight = 8
 
-// onWire is how much of a packet with size bytes a frame carries.
+// onWire returns how much of a packet with size bytes a frame carries.
 func onWire(pkt *gstack.PacketBuffer, size uint32) uint32 {
 	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone {
 		return min(size, uint32(gso.MSS))
@@ -710,7 +711,7 @@ func (f *resendFlow) hideTail(s *hdr.Segment) (hidden bool) {
 // Not reported upstream. No longer needed when the row "a FIN that was sent too often to be sent
 // again by a timeout" of tests/tcp passes without it.
 
-// finWait is how long the acknowledgement of a FIN may come after that of the data before it.
+// finWait says how long the acknowledgement of a FIN may come after that of the data before it.
 const finWait = time.Millisecond
 
 // finLeft reports whether a FIN is all that the peer has not acknowledged.

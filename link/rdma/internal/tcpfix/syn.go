@@ -22,7 +22,7 @@ type synTable[T any] struct {
 	slots []synSlot[T]
 }
 
-// synSlot is what is kept of one connection.
+// synSlot holds what is kept of one connection.
 type synSlot[T any] struct {
 	key uint64 // see slot; 0: free
 	of  T
@@ -91,7 +91,7 @@ type synRecord struct {
 // 3): netstack's is three times the first sample.
 const maxFirstRTT = time.Second / 3
 
-// synTimeout is how long after the last copy an answer may come. netstack gives up then.
+// synTimeout says how long after the last copy an answer may come. netstack gives up then.
 const synTimeout = 2 * time.Minute
 
 func newSYNRTTFix(clock tcpip.Clock) synRTTFix {
@@ -252,7 +252,7 @@ type synWindowFix struct {
 	sweep int // the slot to look at next for what has expired; guarded by syns.mu
 }
 
-// synWindow is a SYN that has come, and what is in our SYN-ACK.
+// synWindow describes a SYN that has come, and what is in our SYN-ACK.
 type synWindow struct {
 	seq    uint32
 	window uint16 // not scaled
@@ -401,7 +401,7 @@ type synBurstFix struct {
 	sentSYNs synTable[synSent]
 }
 
-// synSent is the SYN of one connection.
+// synSent holds the SYN of one connection.
 type synSent struct {
 	seq  uint32
 	last tcpip.MonotonicTime // sent at

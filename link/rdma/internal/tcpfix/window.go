@@ -34,7 +34,7 @@ type zeroWindow struct {
 
 const (
 	maxZeroWindows = 4096
-	// maxWindowUnit is the largest window unit, RFC 7323 section 2.3.
+	// maxWindowUnit gives the largest window unit, RFC 7323 section 2.3.
 	maxWindowUnit = 1 << 14
 )
 
@@ -148,7 +148,7 @@ func (n *narrowWindow) begins(s *hdr.Segment) {
 	}
 }
 
-// synOptions are the maximum segment size and the scale of windows in the options of a SYN, as
+// synOptions returns the maximum segment size and the scale of windows in the options of a SYN, as
 // netstack reads them.
 func synOptions(tcp []byte) (mss uint16, scale uint8) {
 	end := max(hdr.TCPLen, min(int(tcp[12]>>4)*4, len(tcp)))
