@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -419,4 +420,18 @@ func TestAbsentNeighbours(t *testing.T) {
 		})
 	}
 	dials.Wait()
+}
+
+// TestGroupFrameDrops: a SYN to all hosts is dropped and counted, not answered.
+func TestGroupFrameDrops(t *testing.T) {
+	s, st := onStation(t, stack.Config{DuplicateDetection: -1, NoAnnounce: true,
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+	st.send(slices.Concat(
+		[]byte{255, 255, 255, 255, 255, 255}, macOther, []byte{8, 0},
+		[]byte{0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0xb5, 0xc7, 192, 0, 2, 9, 192, 0, 2, 255},
+		[]byte{0x30, 0x39, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0xfa, 0x4f, 0, 0}))
+	eventually(t, "a drop", func() bool { return s.Stats().GroupFrameDrops == 1 })
+	if n := s.Stats().TCPResetsSent; n != 0 {
+		t.Errorf("%d resets", n)
+	}
 }

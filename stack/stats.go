@@ -50,6 +50,9 @@ type Stats struct {
 	// NeighbourDrops packets that waited for one neighbour's address and made room for newer ones,
 	// and NeighbourOverflows packets that found too many waiting for all neighbours.
 	NeighbourMoves, NeighbourDrops, NeighbourOverflows uint64
+	// GroupFrameDrops says how many packets for this host alone came in frames to a group or to
+	// all, or TCP segments to an address of several hosts, and were dropped unanswered.
+	GroupFrameDrops uint64
 	// DHCPSent are messages to servers, DHCPRefused answers that are no lease, and routers and
 	// routes in leases that cannot be.
 	DHCPSent, DHCPRefused uint64
@@ -91,6 +94,7 @@ func (s *Stack) Stats() Stats {
 		HardwareAddrChanges: s.claims.moves.Load(),
 		NeighbourMoves:      s.neighbours.moves.Load(), NeighbourDrops: s.neighbours.drops.Load(),
 		NeighbourOverflows: s.neighbours.floods.Load(),
+		GroupFrameDrops:    s.icmp.dropped.Value(),
 		DHCPSent:           s.dhcp.sent.Load(), DHCPRefused: s.dhcp.refused.Load(),
 
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),

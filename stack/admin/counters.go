@@ -46,7 +46,7 @@ func Count(from Source) Counters {
 			c.Gauges[f.Name] = f.Value
 		case "rx_unknown", "link_changes", "address_conflicts", "address_defences",
 			"hardware_addr_conflicts", "resolvers_refused", "neighbour_moves", "neighbour_drops",
-			"neighbour_overflows", "dhcp_sent", "dhcp_refused",
+			"neighbour_overflows", "group_frame_drops", "dhcp_sent", "dhcp_refused",
 			"tcp_failed_dials":
 			c.Counters[f.Name] = f.Value // the others are among netstack's
 		}

@@ -133,6 +133,8 @@ func networkExplanations() []explanation {
 			"a host or router does not answer ARP or neighbour discovery in time"},
 		{`neighbour_overflows`, "packets to neighbours beyond what may wait for MACs",
 			"many addresses are sent to at once that nobody has"},
+		{`group_frame_drops`, "packets for this host alone in frames to a group or to all",
+			"a host sends them wrongly, or to have many hosts answer; a capture has its MAC"},
 		{`dhcp_refused`, "answers of DHCP servers that are no lease",
 			"a server is misconfigured, or hostile; the log has its address"},
 		{`resolvers_refused`, "resolvers that routers advertised beyond what is remembered",

@@ -11,7 +11,8 @@ func (p *page) network(st *stack.Stack) {
 	count("ip_sent_packets_total", "IP packets sent.", s.IPSent)
 	p.family(counter, "ip_received_errors_total", "Received IP packets that were dropped.",
 		of(s.IPMalformed, "reason", "malformed"),
-		of(s.IPInvalidDestination, "reason", "invalid_destination"))
+		of(s.IPInvalidDestination, "reason", "invalid_destination"),
+		of(s.GroupFrameDrops, "reason", "group_frame"))
 	count("address_conflicts_total",
 		"Packets by which another host claims an address of ours.", s.AddressConflicts)
 	count("hardware_address_conflicts_total", "Packets of another host with our MAC.",
