@@ -43,8 +43,7 @@ func (n *notes) Addr(name string, a net.Addr) { n.lines = append(n.lines, name+"
 
 // Port gives a port a name; every other port is noted as *.
 func (n *notes) Port(name string, a net.Addr) {
-	_, p, _ := net.SplitHostPort(a.String())
-	n.names[p] = name
+	n.names[portOf(a)] = name
 }
 
 var withPort = regexp.MustCompile(`(^|[^:]):(\d+)\b`)

@@ -118,11 +118,26 @@ func (r *run) dial(l net.Listener) tcpConn {
 	return c.(tcpConn)
 }
 
+// portOf returns the port of an address as notes have it.
+func portOf(a net.Addr) string {
+	_, p, _ := net.SplitHostPort(a.String())
+	return p
+}
+
+// samePort reports whether two addresses have one port.
+func samePort(a, b net.Addr) bool { return portOf(a) == portOf(b) }
+
 // pair is a connection: the client's end and the server's.
 func (r *run) pair() (client, server tcpConn) {
 	r.Helper()
 	l := r.listen("tcp4", r.server4.String())
 	client = r.dial(l)
+	// Two hosts may choose the same port, which notes would name on both ends.
+	for samePort(client.LocalAddr(), l.Addr()) {
+		delete(r.names, portOf(l.Addr()))
+		l = r.listen("tcp4", r.server4.String())
+		client = r.dial(l)
+	}
 	c, err := l.Accept()
 	r.must(err)
 	r.closed(c)
