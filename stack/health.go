@@ -198,7 +198,7 @@ func (s *Stack) Health() []Health {
 	}
 	device := &all[reportDevice]
 	device.GracePeriod = s.cfg.GracePeriod
-	device.AutoRecover = s.failover != nil && !ended && !held
+	device.AutoRecover = s.failover.Load() != nil && !ended && !held
 	return all[:]
 }
 
@@ -250,8 +250,8 @@ func (s *Stack) RecoverReporter(reporter string) error {
 // Recover looks for the device now, also if it is not recovered by itself any more: see
 // Config.GracePeriod. It does not wait, and does nothing while the device works.
 func (s *Stack) Recover() {
-	if s.failover != nil {
-		s.failover.Recover()
+	if kept := s.failover.Load(); kept != nil {
+		kept.Recover()
 	}
 }
 

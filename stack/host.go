@@ -201,10 +201,10 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	if err := h.useRoutes(found.Routes); err != nil {
 		return err
 	}
-	s.background.Go(h.follow)
 	s.keepLink(nic)
+	s.background.Go(h.follow)
 	notify(h.returned) // what has changed meanwhile
-	if !s.nic.LinkUp() {
+	if !s.carrier().LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}
 	s.watched = make(chan struct{})
@@ -219,12 +219,13 @@ func (h *host) sockets() *packet.Port {
 	return h.link
 }
 
-// netdevGone is closed when the netdev is removed with which the stack ends; nil: with none.
-func (s *Stack) netdevGone() <-chan struct{} {
-	if s.host == nil || s.failover != nil {
+// netdevGone returns what is closed when the netdev is removed with which the stack ends; nil: it
+// ends with none.
+func (h *host) netdevGone() <-chan struct{} {
+	if h == nil || h.stack.failover.Load() != nil {
 		return nil
 	}
-	return s.host.sockets().Done()
+	return h.sockets().Done()
 }
 
 // close gives all ports back to the kernel. Connections that a program has from there stay its own.

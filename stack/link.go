@@ -36,15 +36,15 @@ func (s *Stack) watch() {
 			samples.Reset(healthInterval)
 		case <-s.ctx.Done():
 			return
-		case <-s.netdevGone():
+		case <-s.host.netdevGone():
 			s.over(s.packets.Err())
 			return
 		case <-s.mtu.told():
 			s.mtu.follow()
-		case <-s.nic.LinkChanged():
-			s.linkChanged(s.nic.LinkUp())
-		case <-s.nic.Done():
-			s.over(s.nic.Err())
+		case <-s.carrier().LinkChanged():
+			s.linkChanged(s.carrier().LinkUp())
+		case <-s.carrier().Done():
+			s.over(s.carrier().Err())
 			return
 		}
 	}

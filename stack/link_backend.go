@@ -69,6 +69,15 @@ type nic interface {
 	Close() error
 }
 
+// carrier returns what carries the frames: the link that outlives its device, once that is kept,
+// else the device. Goroutines that look after addresses may ask for it before.
+func (s *Stack) carrier() nic {
+	if kept := s.failover.Load(); kept != nil {
+		return kept
+	}
+	return s.nic
+}
+
 // openBackend opens what s.cfg.Backend says, and returns its link.
 func (s *Stack) openBackend(ctx context.Context, cfg dv.Config) (*rdma.Endpoint, error) {
 	if s.cfg.Backend == BackendPacket {
@@ -185,8 +194,8 @@ func (s *Stack) Devices() []*dv.Device {
 
 // atWork returns what carries the frames now; nil: nothing.
 func (s *Stack) atWork() any {
-	if s.failover != nil {
-		return s.failover.AtWork()
+	if kept := s.failover.Load(); kept != nil {
+		return kept.AtWork()
 	}
 	return s.nic
 }
@@ -194,14 +203,15 @@ func (s *Stack) atWork() any {
 // PacketPort returns the packet sockets underneath, for their counters; nil if there are none at
 // work, or what Config.OpenInterface has made. It belongs to the stack.
 func (s *Stack) PacketPort() *packet.Port {
+	kept := s.failover.Load()
 	switch {
-	case s.failover == nil && (s.device != nil || s.bond != nil):
+	case kept == nil && (s.device != nil || s.bond != nil):
 		return nil
-	case s.failover == nil:
+	case kept == nil:
 		port, _ := s.packets.(*packet.Port)
 		return port
 	}
-	switch port := s.failover.AtWork().(type) {
+	switch port := kept.AtWork().(type) {
 	case *packet.Port:
 		return port
 	case portBeside:

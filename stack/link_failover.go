@@ -89,8 +89,7 @@ func (s *Stack) keepLink(cfg dv.Config) {
 			c.Signals, s.watcher = w.Signals(), w
 		}
 	}
-	s.failover = failover.Start(first, c)
-	s.nic = s.failover
+	s.failover.Store(failover.Start(first, c))
 }
 
 func (id *identity) opened(dev *dv.Device) failover.Opened {
@@ -359,10 +358,10 @@ func (s *Stack) backendChanged(c failover.Change) {
 // LinkStatus says what carries the stack's frames, and what has become of its device; the zero
 // value if the stack ends with its device, or was made by [New].
 func (s *Stack) LinkStatus() failover.Status {
-	if s.failover == nil {
-		return failover.Status{}
+	if kept := s.failover.Load(); kept != nil {
+		return kept.Status()
 	}
-	return s.failover.Status()
+	return failover.Status{}
 }
 
 // macRetry says how long after a change of the netdev's MAC that could not be followed it is tried
@@ -465,7 +464,7 @@ func (f *macFollower) settle() {
 		return
 	}
 	f.refused = ""
-	if f.s.nic.LinkUp() {
+	if f.s.carrier().LinkUp() {
 		f.s.health.report(reportLink, nil)
 	}
 }

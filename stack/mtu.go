@@ -108,7 +108,7 @@ func (s *Stack) NetdevMTU() (mtu int) {
 // told returns the channel that has a token when what carries the frames has another MTU; nil: it
 // never does.
 func (m *linkMTU) told() <-chan struct{} {
-	if t, ok := m.stack.nic.(interface{ MTUChanged() <-chan struct{} }); ok {
+	if t, ok := m.stack.carrier().(interface{ MTUChanged() <-chan struct{} }); ok {
 		return t.MTUChanged()
 	}
 	return nil

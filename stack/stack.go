@@ -80,13 +80,13 @@ type Stack struct {
 	conns     openConns
 	fields    tcpFields // of netstack, for Sockets
 
-	nic      nic               // nil unless made by Open; closed after the link
-	device   *dv.Device        // the first nic, nil unless that is one
-	bond     *bond             // the first nic, nil unless that is one
-	packets  packet.Interface  // the first nic, or with Config.Host what is beside it; or nil
-	host     *host             // nil unless Config.Host
-	failover *failover.Link    // nil: the stack ends with its nic
-	watcher  *failover.Watcher // nil: there is none
+	nic      nic                           // nil unless made by Open; closed after the link
+	device   *dv.Device                    // the first nic, nil unless that is one
+	bond     *bond                         // the first nic, nil unless that is one
+	packets  packet.Interface              // the first nic, or with Host what is beside it
+	host     *host                         // nil unless Config.Host
+	failover atomic.Pointer[failover.Link] // nil: it ends with its nic
+	watcher  *failover.Watcher             // nil: there is none
 	outage   outage
 	mtu      *linkMTU
 	health   health
@@ -335,8 +335,8 @@ func (s *Stack) end(cause error) {
 	s.locks.Close()
 	s.background.Wait()
 	s.net.Wait()
-	if s.nic != nil {
-		s.endErr = s.nic.Close()
+	if carrier := s.carrier(); carrier != nil {
+		s.endErr = carrier.Close()
 	}
 	if s.host != nil {
 		s.endErr = errors.Join(s.endErr, s.host.close())
@@ -587,7 +587,7 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	}
 	s.keepLink(cfg)
 	s.mtu.follow()
-	if !s.nic.LinkUp() {
+	if !s.carrier().LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}
 	s.watched = make(chan struct{})

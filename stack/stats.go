@@ -118,10 +118,10 @@ func (s *Stack) Stats() Stats {
 }
 
 func (s *Stack) port() (up bool, changes uint64) {
+	kept := s.failover.Load()
 	switch {
-	case s.failover != nil:
-		st := s.failover.Status()
-		return s.failover.LinkUp(), st.LinkChanges
+	case kept != nil:
+		return kept.LinkUp(), kept.Status().LinkChanges
 	case s.device != nil:
 		st := s.device.Stats()
 		return st.LinkUp, st.LinkChanges
