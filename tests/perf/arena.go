@@ -63,7 +63,7 @@ func (a *arena) open(zone string) (err error) {
 		return err
 	case plumbTAP:
 		err = a.openTAP(spec)
-	case plumbRelay, plumbWAN:
+	case plumbRelay, plumbMTU, plumbWAN:
 		err = a.openRelay(spec)
 	default:
 		err = a.openVeth(spec)
@@ -128,6 +128,11 @@ func (a *arena) openRelay(spec childSpec) (err error) {
 	if err := errors.Join(upClient(a.client), a.upCable(spec)); err != nil {
 		return err
 	}
+	if a.Plumbing == plumbMTU {
+		if err := errors.Join(oneSegment(a.client), oneSegment(a.cable)); err != nil {
+			return err
+		}
+	}
 	a.server, err = a.start(a.cable, spec)
 	return err
 }
@@ -153,7 +158,16 @@ func (a *arena) openVeth(spec childSpec) (err error) {
 
 // offloadsOff makes the cable carry only frames within its MTU, with checksums.
 func offloadsOff(at *lab.Net) error {
-	cmd := exec.Command("ethtool", "-K", port, "tx", "off", "tso", "off", "gso", "off", "sg", "off")
+	return command(at, "ethtool", "-K", port, "tx", "off", "tso", "off", "gso", "off", "sg", "off")
+}
+
+// oneSegment makes the kernel pass no packet to the cable that is longer than its MTU.
+func oneSegment(at *lab.Net) error {
+	return command(at, "ip", "link", "set", "dev", port, "gso_max_segs", "1")
+}
+
+func command(at *lab.Net, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
 	if err := at.Start(cmd); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ type bench struct {
 	name  string
 	quick bool // also in quick runs
 	extra bool // also for peers that are extra
-	apart bool // also for extra peers whose clients have a processor of their own
+	apart bool // also for extra peers whose clients have a processor of their own, or small frames
 	once  bool // in the first round only
 	few   bool // in the first rounds only, as extra peers
 	for_  func(*peer) bool
@@ -33,8 +33,11 @@ type sample struct {
 }
 
 func kernelClient(p *peer) bool { return !p.memory() && !p.wan() }
-func inMemory(p *peer) bool     { return p.memory() }
-func anyPeer(p *peer) bool      { return !p.wan() }
+func onTAP(p *peer) bool {
+	return p.Plumbing == plumbTAP || p.Plumbing == plumbRelay || p.Plumbing == plumbMTU
+}
+func inMemory(p *peer) bool { return p.memory() }
+func anyPeer(p *peer) bool  { return !p.wan() }
 
 // servedBy are the peers on which whole services are measured: the kernel, the best of gVisor's
 // links, and ours.
@@ -50,7 +53,7 @@ func batching(p *peer) bool { return servedBy(p) && p.ours() }
 func (b *bench) takes(p *peer, round int) bool {
 	early := round < extraRounds
 	return b.for_(p) && (!b.few || early) &&
-		(!p.Extra || early && (b.extra || b.apart && p.Apart))
+		(!p.Extra || early && (b.extra || b.apart && (p.Apart || p.Plumbing == plumbMTU)))
 }
 
 // benches are all loads, in the order they run in each round.
@@ -62,8 +65,11 @@ func benches() []bench {
 		{name: "mem-http", quick: true, extra: true, for_: inMemory, run: (*sample).memHTTP},
 		{name: "up1", quick: true, extra: true, for_: anyPeer, run: bulk("up", 1)},
 		{name: "down1", quick: true, extra: true, for_: kernelClient, run: bulk("down", 1)},
-		{name: "up8", for_: kernelClient, run: bulk("up", 8)},
-		{name: "down8", for_: kernelClient, run: bulk("down", 8)},
+		{name: "up8", apart: true, for_: kernelClient, run: bulk("up", 8)},
+		{name: "down8", apart: true, for_: kernelClient, run: bulk("down", 8)},
+		{name: "up64", few: true, apart: true, for_: kernelClient, run: bulk("up", 64)},
+		{name: "down64", few: true, apart: true, for_: kernelClient, run: bulk("down", 64)},
+		{name: "writes", few: true, apart: true, for_: onTAP, run: (*sample).writes},
 		{name: "up16", quick: true, extra: true, for_: inMemory, run: bulk("up", 16)},
 		{name: "udp-rx", extra: true, for_: anyPeer, run: (*sample).udpUp},
 		{name: "udp-tx", for_: anyPeer, run: (*sample).udpDown},

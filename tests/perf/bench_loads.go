@@ -85,6 +85,27 @@ func bulk(kind string, flows int) func(*sample) error {
 	}
 }
 
+// pieces are the sizes of writes that are compared, in bytes: 65,375 fill a packet of netstack's.
+var pieces = []struct {
+	key, title string
+	size       int
+}{
+	{"4k", "writes of 4 KiB", 4 << 10}, {"16k", "writes of 16 KiB", 16 << 10},
+	{"64k", "writes of 64 KiB", 64 << 10}, {"65375", "writes of 65,375 bytes", 65375},
+	{"256k", "writes of 256 KiB", 256 << 10}, {"file", "a file", 0},
+}
+
+// writes measures one flow from the server, for each size of its writes.
+func (s *sample) writes() error {
+	for _, p := range pieces {
+		if err := s.transfer("down "+p.key, load{Kind: "pieces", Flows: 1,
+			Size: p.size}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // transfer measures a bulk load; costs are per GB.
 func (s *sample) transfer(name string, l load) error {
 	l.Seconds = s.seconds(bulkTime)

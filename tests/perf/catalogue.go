@@ -118,10 +118,14 @@ func (c *quantities) flow(key, title string) {
 func (c *quantities) bulk() {
 	for _, d := range []struct{ key, title string }{
 		{"up 1", "bulk to server, 1 flow"}, {"up 8", "bulk to server, 8 flows"},
-		{"up 16", "bulk, 16 flows"},
+		{"up 16", "bulk, 16 flows"}, {"up 64", "bulk to server, 64 flows"},
 		{"down 1", "bulk from server, 1 flow"}, {"down 8", "bulk from server, 8 flows"},
+		{"down 64", "bulk from server, 64 flows"},
 	} {
 		c.flow(d.key, d.title)
+	}
+	for _, p := range pieces {
+		c.flow("down "+p.key, "bulk from server, "+p.title)
 	}
 }
 

@@ -96,7 +96,8 @@ func (h *ourHost) counters() metrics {
 		m["tx stalls"] += float64(q.Stalls)
 	}
 	st, nic := h.stack.Stats(), h.nic.Counters()
-	m["rx delivered"] = float64(st.RxPackets)
+	m["rx delivered"], m["rx superseded"] = float64(st.RxPackets),
+		float64(h.stack.LinkStats().RxSupersededACKs)
 	m["tcp timeouts"], m["tcp retransmits"] = float64(st.TCPTimeouts), float64(st.TCPRetransmits)
 	m["nic out of buffer"], m["nic lost on wire"] = float64(nic.Drops.OutOfBuffer),
 		float64(nic.Drops.WireUnplugged)

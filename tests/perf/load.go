@@ -19,7 +19,7 @@ type load struct {
 	Seconds float64
 	Flows   int  // connections
 	Rate    int  // of paced: requests per second, all connections together
-	Size    int  // of udp: bytes of payload
+	Size    int  // of udp: bytes of payload; of pieces: bytes per write, 0 for a file
 	Port    int  // of http, http3 and udp echo: the service's, if there are several
 	TLS     bool // the service over TLS
 }
@@ -36,7 +36,8 @@ type runner struct {
 }
 
 var loadKinds = map[string]func(*runner) (metrics, error){
-	"up": (*runner).up, "down": (*runner).down, "http": (*runner).http, "paced": (*runner).paced,
+	"up": (*runner).up, "down": (*runner).down, "pieces": (*runner).pieces,
+	"http": (*runner).http, "paced": (*runner).paced,
 	"rtt": (*runner).rtt, "udp up": (*runner).udpUp, "udp down": (*runner).udpDown,
 	"udp echo": (*runner).udpEcho,
 	"idle":     (*runner).idle, "http2": (*runner).http2,

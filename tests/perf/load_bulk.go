@@ -33,16 +33,29 @@ func (r *runner) up() (metrics, error) {
 
 // down reads from the source on every connection.
 func (r *runner) down() (metrics, error) {
-	return r.bulk(portSource, func(c net.Conn, end time.Time) (total uint64, err error) {
-		buf := make([]byte, bulkBuffer)
-		for time.Now().Before(end) {
-			n, err := c.Read(buf)
-			total += uint64(n)
-			if err != nil {
-				return total, err
-			}
+	return r.bulk(portSource, readUntil)
+}
+
+func readUntil(c net.Conn, end time.Time) (total uint64, err error) {
+	buf := make([]byte, bulkBuffer)
+	for time.Now().Before(end) {
+		n, err := c.Read(buf)
+		total += uint64(n)
+		if err != nil {
+			return total, err
 		}
-		return total, nil
+	}
+	return total, nil
+}
+
+// pieces is down in writes of Size bytes, or of a file if that is 0.
+func (r *runner) pieces() (metrics, error) {
+	return r.bulk(portPieces, func(c net.Conn, end time.Time) (total uint64, err error) {
+		ask := binary.BigEndian.AppendUint64(nil, uint64(r.Size))
+		if _, err := c.Write(ask); err != nil {
+			return 0, err
+		}
+		return readUntil(c, end)
 	})
 }
 

@@ -22,6 +22,14 @@ var shortKeys = []string{
 	"idle conn", "idle conn of many count", "idle conn of many", "idle conn of many kernel",
 }
 
+// shortBulkKeys are the rows of the tables of bulk: sizes of writes, numbers of flows.
+var shortBulkKeys = []string{
+	"down 4k", "down 4k own", "down 16k", "down 16k own", "down 64k", "down 64k own", "down 65375",
+	"down 65375 own", "down 256k", "down 256k own", "down file", "down file own",
+	"up 1", "up 1 own", "up 8", "up 8 own", "up 64", "up 64 own",
+	"down 1", "down 1 own", "down 8", "down 8 own", "down 64", "down 64 own",
+}
+
 // shortServiceKeys are the rows of the table of whole services.
 var shortServiceKeys = []string{
 	"tls", "tls p99", "tls own", "tls cpu", "tls up", "tls up cpu", "tls down", "tls down cpu",
@@ -73,6 +81,11 @@ func (r *results) markdown() string {
 	fmt.Fprintf(&b, "\nA kernel's client, over a TAP or a veth pair:\n\n")
 	write(&b, r.shortRows(shortKeys, "ours/tap", "kernel/tap",
 		[]string{"kernel/veth", "kernel/tap"}, []string{"ours/tap", "ours/veth"}))
+	fmt.Fprintf(&b, "\nBulk in more ways, beside a kernel whose super-segments pass the cable as "+
+		"they are, and one whose frames are within the MTU as on a wire:\n\n")
+	write(&b, r.bulkRows("ours/tap", "kernel/tap", "kernel/tap-mtu"))
+	fmt.Fprintf(&b, "\nThe same, the server with its NIC or cable on one processor:\n\n")
+	write(&b, r.bulkRows("ours/tap-apart", "kernel/tap-apart", "kernel/tap-mtu-apart"))
 	fmt.Fprintf(&b, "\nWhole services, likewise; packets are those of the client's interface, "+
 		"where a super-segment of a veth pair is one:\n\n")
 	write(&b, r.shortRows(shortServiceKeys, "ours/tap", "kernel/tap",
@@ -119,6 +132,18 @@ func (r *results) shortRows(keys []string, us, them string, left, right []string
 			row = append(row, shortCell(r.column(name), q))
 		}
 		rows = append(rows, append(row, r.times(us, r.column(them), q), r.times(us, best, q)))
+	}
+	return filled(rows)
+}
+
+// bulkRows compares bulk transfers with those of two peers.
+func (r *results) bulkRows(us, them, mtu string) [][]string {
+	rows := [][]string{{"", them, mtu, us, us + " ÷ " + them, "÷ " + mtu}}
+	for _, key := range shortBulkKeys {
+		q := quantityOf(key)
+		rows = append(rows, []string{q.Title + ", " + q.Unit, shortCell(r.column(them), q),
+			shortCell(r.column(mtu), q), shortCell(r.column(us), q), r.times(us, r.column(them), q),
+			r.times(us, r.column(mtu), q)})
 	}
 	return filled(rows)
 }

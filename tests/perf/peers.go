@@ -24,9 +24,10 @@ const (
 	plumbVeth  = "veth"       // offloads on: 64 KiB super-segments pass
 	plumbPlain = "veth plain" // offloads off on both ends: frames as on a wire
 	plumbTAP   = "tap"
-	plumbRelay = "tap relay" // two TAPs and a process that carries frames between them
-	plumbWAN   = "wan"       // as tap relay, without offloads; it delays and loses frames
-	plumbMem   = "memory"    // both ends in one process
+	plumbRelay = "tap relay"      // two TAPs and a process that carries frames between them
+	plumbMTU   = "tap relay, MTU" // as tap relay, and each frame is a packet within the MTU
+	plumbWAN   = "wan"            // as tap relay, without offloads; it delays and loses frames
+	plumbMem   = "memory"         // both ends in one process
 )
 
 // end is a stack and its link.
@@ -149,6 +150,8 @@ func tapPeers() []*peer {
 		{Name: "kernel/tap", About: "Linux TCP/IP, two TAPs and a process between",
 			End:      kernelEnd(),
 			Plumbing: plumbRelay},
+		{Name: "kernel/tap-mtu", About: "kernel/tap without super-segments, as a wire carries them",
+			End: kernelEnd(), Plumbing: plumbMTU, Extra: true},
 		{Name: "fd-tap", About: "gVisor fdbased on a TAP", End: fd("readv", ""),
 			Plumbing: plumbTAP},
 		{Name: "ours/tap", About: "ours: software ConnectX on a TAP", End: ourEnd(),
@@ -169,6 +172,9 @@ func apartPeers() []*peer {
 		{Name: "kernel/tap-apart",
 			About: "kernel/tap, the server and its cable on one processor, the clients on the " +
 				"other", End: kernelEnd(), Plumbing: plumbRelay, Apart: true, Extra: true},
+		{Name: "kernel/tap-mtu-apart",
+			About: "kernel/tap-mtu, the server and its cable on one processor, the clients on " +
+				"the other", End: kernelEnd(), Plumbing: plumbMTU, Apart: true, Extra: true},
 		{Name: "fd-tap-apart",
 			About: "fd-tap, the server on one processor, the clients on the other",
 			End:   fd("readv", ""), Plumbing: plumbTAP, Apart: true, Extra: true},

@@ -250,6 +250,7 @@ func TestPairs(t *testing.T) {
 			}
 			for _, l := range []load{
 				{Kind: "up", Flows: 2}, {Kind: "down", Flows: 2}, {Kind: "http", Flows: 3},
+				{Kind: "pieces", Flows: 2, Size: 64 << 10}, {Kind: "pieces", Flows: 1},
 				{Kind: "paced", Flows: 3, Rate: 1000},
 				{Kind: "rtt"}, {Kind: "udp up", Size: 64}, {Kind: "udp down", Size: 64},
 				{Kind: "udp echo", Size: 64, Flows: 2},

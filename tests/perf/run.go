@@ -32,7 +32,7 @@ func measure(ctx context.Context, f flags, stderr io.Writer) (*results, error) {
 			return nil, fmt.Errorf("make the directory of profiles: %w", err)
 		}
 	}
-	for _, name := range []string{"wrk", "dnsperf", "ping", "ethtool"} {
+	for _, name := range []string{"wrk", "dnsperf", "ping", "ethtool", "ip"} {
 		if _, err := exec.LookPath(name); err != nil {
 			return nil, fmt.Errorf("%w (make bench-peers installs it)", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ const (
 	portSink   = 5001 // reads everything; at the end it reports the count
 	portSource = 5002 // sends until the connection ends
 	portEcho   = 5003 // TCP and UDP
+	portPieces = 5005 // as portSource, in writes of the size that the client asks for, or a file
 	portUDP    = 5004 // counts datagrams; a burst request makes it send some
 	portFast   = 8000 // fasthttp
 	portProxy  = 8001 // a reverse proxy; what is behind it is the client's
@@ -35,7 +37,10 @@ const (
 	overTLS = 1000 // added to a port: the same service over TLS 1.3, HTTP as HTTP/2, too
 )
 
-const bulkBuffer = 256 << 10 // bytes per read or write of a bulk transfer
+const (
+	bulkBuffer = 256 << 10 // bytes per read or write of a bulk transfer
+	sourceFile = 16 << 20  // bytes of a file that is sent
+)
 
 // services are the servers on one stack.
 type services struct {
@@ -75,7 +80,7 @@ func startServices(h host, zone string) (*services, error) {
 	web := &http.Server{Handler: http.HandlerFunc(kilobyte)}
 	for port, serve := range map[int]func(net.Listener) error{
 		portHTTP: web.Serve, portSink: each(s.sink),
-		portSource: each(s.source), portEcho: each(s.echo),
+		portSource: each(s.source), portEcho: each(s.echo), portPieces: each(s.pieces),
 		portHTTP + overTLS:   secureWeb(secret),
 		portSink + overTLS:   secretly(secret, s.sink),
 		portSource + overTLS: secretly(secret, s.source),
@@ -157,6 +162,40 @@ func (s *services) source(conn net.Conn) {
 	buf := make([]byte, bulkBuffer)
 	for {
 		if _, err := conn.Write(buf); err != nil {
+			return
+		}
+	}
+}
+
+// pieces sends until the connection ends: in writes of the size that the client asks for by 8
+// bytes, or a file if that is 0.
+func (s *services) pieces(conn net.Conn) {
+	var asked [8]byte
+	if _, err := io.ReadFull(conn, asked[:]); err != nil {
+		return
+	}
+	if size := binary.BigEndian.Uint64(asked[:]); size > 0 {
+		buf := make([]byte, min(size, sourceFile))
+		for {
+			if _, err := conn.Write(buf); err != nil {
+				return
+			}
+		}
+	}
+	f, err := os.CreateTemp("", "perf")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if err := errors.Join(os.Remove(f.Name()), f.Truncate(sourceFile)); err != nil {
+		return
+	}
+	for {
+		_, err := f.Seek(0, io.SeekStart)
+		if err == nil {
+			_, err = io.Copy(conn, f)
+		}
+		if err != nil {
 			return
 		}
 	}
