@@ -57,4 +57,55 @@
 // the conn's own receive queue (udp_receive.go), and wakes a reader once per batch.
 //
 // The link below is any gVisor LinkEndpoint ([New]) or an RDMA device's packet queues ([Open]).
+//
+// # Locks
+//
+// A goroutine that holds one of these locks takes only locks further down. Netstack takes those
+// marked so with its own locks held; whoever holds one of them calls nothing of netstack that
+// locks, unless the line says what. TestLockOrder in folder tests compares the code with this list.
+//
+//	ioSide.mu                     one operation at a time of a conn's side
+//	Stack.mu                      the listeners of a port
+//	Stack.live                    endpoints come into being, or the stack ends
+//	Stack.pausing                 netstack is paused
+//	UDPConn.groups                memberships of one socket
+//	taking.mu                     a hand-over from a predecessor
+//	host.following                the host's configuration is taken over
+//	linkMTU.mu                    the link's MTU is changed
+//	host.mu                       ports shared with the kernel
+//	Stack.changing                a change of addresses is made known
+//	autoconf.applying             routes from the network come into force
+//	autoconf.mu
+//	memberships.telling           the link is told of groups
+//	memberships.mu                netstack's callbacks take it
+//	raEvents.mu                   netstack's callbacks take it
+//	neighbours.mu                 netstack's callbacks take it
+//	neighbours.known
+//	bond.mu
+//	failover.Link.mu
+//	tcpMemory.telling             health and log are told
+//	health.mu
+//	tcpMemory.mu                  connections are looked through
+//	timeWaits.mu                  netstack's callbacks take it, and then that of TCP's options
+//	orphans.mu
+//	openConns.mu
+//	linkUpWaiters.mu
+//	icmpErrors.mu
+//	pathMTUs.mu
+//	routeCache.mu
+//	replySources.mu
+//	udpPortTable.mu
+//	udpRxQueue.mu
+//	deadline.mu
+//	kernelQueue.mu
+//	inherited.mu
+//	heldFrames.mu
+//	ways.mu
+//	backing.Socket.mu
+//	hostnet.Kernel.mu
+//	addrlock.Locks.mu
+//	resolver.resolvConf.checking
+//	resolver.hostsFile.mu
+//	resolver.orderFile.mu
+//	resolver.flights.mu
 package stack
