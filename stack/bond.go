@@ -10,10 +10,10 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // bond is the RDMA devices of a bond's members as one nic. Linux decides which member sends; each

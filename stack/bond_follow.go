@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // run follows the bond until Close, or until no device is left.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // TestBondFailsOver has the bond send by the other port, again and again, under transfers: none is

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 )
 
 // WithRenewal is cfg with another least time between renewals of a lease.

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // host holds what a stack has more that serves on the host's own addresses (Config.Host). The

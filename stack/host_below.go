@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 )
 
 // A bond of both ports of an mlx5 card has one RDMA device in RoCE LAG: the firmware leads what

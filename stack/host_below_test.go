@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 )
 
 // TestPortBelow chooses the device for a netdev by what is below it: one of a RoCE LAG, or those

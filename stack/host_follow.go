@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 )
 
 const (

@@ -9,10 +9,10 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // A netdev that is removed and made again, as by devlink reload or when its driver is bound again,

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // conns returns the connections that the kernel has accepted at ports of ours, closed ones

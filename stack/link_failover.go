@@ -16,10 +16,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostnet"
 )
 
 // defaultMaxOutage is Config.MaxOutage if that is 0.

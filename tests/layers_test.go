@@ -47,6 +47,10 @@ var layers = map[string]layer{
 	"internal/memlimit": {},
 	"internal/netclock": {module: []string{"clock"}, others: []string{gvisor}},
 
+	// how the host's network is configured
+	"internal/hostnet": {others: []string{xsys, netlink},
+		tests: []string{"cmd/rdma-netstack/lab"}},
+
 	// for all of a process; x/net: the assembler of filters
 	"privileges": {others: []string{xsys, xnet}, tests: []string{"tests/need"}},
 
@@ -114,7 +118,7 @@ var layers = map[string]layer{
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "dv",
-			"stack/internal/backing", "stack/internal/hostnet", "stack/internal/resolver",
+			"stack/internal/backing", "internal/hostnet", "stack/internal/resolver",
 			"stack/internal/addrlock", "clock", "internal/random", "internal/netclock",
 			"internal/memlimit"},
 		others: []string{gvisor, dhcp, xnet, xsys},
@@ -130,11 +134,9 @@ var layers = map[string]layer{
 		tests: []string{"stack/stacktest"},
 	},
 	"stack/internal/fields": {},
-	// the host's own ports and addresses; neither knows TCP/IP of ours
+	// ports of the kernel's sockets; knows no TCP/IP of ours
 	"stack/internal/backing": {others: []string{xsys},
 		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
-	"stack/internal/hostnet": {others: []string{xsys, netlink},
-		tests: []string{"cmd/rdma-netstack/lab"}},
 	"stack/internal/addrlock": {others: []string{xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}}},
 	// names of hosts over connections that others dial; x/net: the format of DNS messages

@@ -20,7 +20,8 @@ import (
 )
 
 // lockedPackages are those whose locks stack/doc.go orders.
-var lockedPackages = []string{"./stack", "./stack/internal/...", "./link/failover"}
+var lockedPackages = []string{"./stack", "./stack/internal/...", "./link/failover",
+	"./internal/hostnet"}
 
 // TestLockOrder holds the locks of the stack to the order that stack/doc.go states. It follows
 // calls from function to function within these packages; calls by way of an interface or of a
