@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -197,6 +198,31 @@ func (c *TCPConn) read(b []byte) (int, error) {
 	}
 }
 
+// TryRead reads what there is, without waiting, as read(2) does of a descriptor that does not block.
+// Its errors are bare: syscall.EAGAIN if nothing has arrived, or while another goroutine reads,
+// io.EOF, net.ErrClosed, or the connection's *os.SyscallError. Deadlines count.
+func (c *TCPConn) TryRead(b []byte) (int, error) {
+	if !c.rd.mu.TryLock() {
+		return 0, syscall.EAGAIN
+	}
+	defer c.rd.mu.Unlock()
+	if err := c.check(&c.rd); err != nil {
+		return 0, err
+	}
+	n, terr := c.readEndpoint(b)
+	switch terr.(type) {
+	case nil:
+		c.received.Add(uint64(n))
+		c.tune(n)
+		return n, nil
+	case *tcpip.ErrWouldBlock:
+		return 0, syscall.EAGAIN
+	case *tcpip.ErrClosedForReceive:
+		return 0, c.orClosedErr(io.EOF)
+	}
+	return 0, c.orClosedErr(syscallError("read", terr))
+}
+
 // transfer holds what netstack reads into and writes from. A connection has one only while it does.
 type transfer struct {
 	dst tcpip.SliceWriter
@@ -355,6 +381,32 @@ func (c *TCPConn) keepAliveIdle(d time.Duration) {
 		idle := tcpip.KeepaliveIdleOption(d)
 		c.ep.SetSockOpt(&idle)
 	}
+}
+
+// SetUserTimeout sets for how long data that was sent may stay unacknowledged before the connection
+// ends with ETIMEDOUT: TCP_USER_TIMEOUT of tcp(7), RFC 5482. 0 is the default, which retransmissions
+// decide; a negative d is EINVAL.
+func (c *TCPConn) SetUserTimeout(d time.Duration) error {
+	if d < 0 {
+		return c.opError("set", os.NewSyscallError("setsockopt", syscall.EINVAL))
+	}
+	return c.set(func() {
+		timeout := tcpip.TCPUserTimeoutOption(d)
+		c.ep.SetSockOpt(&timeout)
+	})
+}
+
+// SetTTL sets the time to live, or hop limit, of what is sent from now on: 1 to 255, or -1 for the
+// default of 64. Others are EINVAL.
+func (c *TCPConn) SetTTL(ttl int) error {
+	if ttl < -1 || ttl == 0 || ttl > 255 {
+		return c.opError("set", os.NewSyscallError("setsockopt", syscall.EINVAL))
+	}
+	return c.set(func() {
+		// The "default" of one is 0, of the other -1.
+		c.ep.SetSockOptInt(tcpip.IPv4TTLOption, max(ttl, tcpip.UseDefaultIPv4TTL))
+		c.ep.SetSockOptInt(tcpip.IPv6HopLimitOption, ttl)
+	})
 }
 
 // SetReadBuffer fixes the receive buffer at the given number of bytes, within the limits of

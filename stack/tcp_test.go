@@ -204,6 +204,91 @@ func TestRetransmissionTimeout(t *testing.T) {
 	}
 }
 
+// TestUserTimeout: a connection whose peer is gone ends after TCP_USER_TIMEOUT, long before its
+// retransmissions do.
+func TestUserTimeout(t *testing.T) {
+	var cable cut
+	v := newVirtualTime(t)
+	server, client := netpair.New(t, netpair.Faults{Tap: cable.tap}, netpair.Both(v.option))
+	s, _ := pair(t, server, client)
+	if err := s.SetUserTimeout(-1); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("negative: %v, want EINVAL", err)
+	}
+	must(t, s.SetUserTimeout(5*time.Second))
+	cable.off.Store(true)
+	began := v.Clock.Clock().Now()
+	_, err := s.Write([]byte("into the void"))
+	must(t, err)
+	errs := background(func() error { _, err := s.Read(make([]byte, 1)); return err })
+	if err := result(t, "Read", errs); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("%v, want ETIMEDOUT", err)
+	}
+	if took := v.Clock.Clock().Now().Sub(began); took < 5*time.Second || took > 20*time.Second {
+		t.Errorf("ended after %v, want soon after 5 s", took)
+	}
+}
+
+// TestTryRead: what read(2) of a descriptor that does not block returns.
+func TestTryRead(t *testing.T) {
+	server, client := netpair.New(t, netpair.Faults{})
+	s, c := pair(t, server, client)
+	b := make([]byte, 10)
+	if n, err := s.TryRead(b); n != 0 || err != syscall.EAGAIN {
+		t.Errorf("nothing there: %d, %v, want EAGAIN", n, err)
+	}
+	_, err := c.Write([]byte("data"))
+	must(t, err)
+	must(t, c.CloseWrite())
+	one := make([]byte, 1)
+	_, err = s.Read(one) // waits
+	must(t, err)
+	if n, err := s.TryRead(b); err != nil || string(one)+string(b[:n]) != "data" {
+		t.Errorf("got %q and %q, %v", one, b[:n], err)
+	}
+	if n, err := s.Read(b); n != 0 || err != io.EOF { // waits
+		t.Errorf("Read: %d, %v", n, err)
+	}
+	if n, err := s.TryRead(b); n != 0 || err != io.EOF {
+		t.Errorf("after the FIN: %d, %v, want EOF", n, err)
+	}
+	must(t, s.SetReadDeadline(time.Unix(1, 0)))
+	if _, err := s.TryRead(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the deadline: %v", err)
+	}
+	s.Close()
+	if _, err := s.TryRead(b); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// TestTCPTimeToLive looks at the packets.
+func TestTCPTimeToLive(t *testing.T) {
+	var last atomic.Uint32
+	tap := func(side int, f []byte) bool {
+		if side == 0 && f[12] == 8 && f[13] == 0 && f[23] == 6 {
+			last.Store(uint32(f[22]))
+		}
+		return false
+	}
+	server, client := netpair.New(t, netpair.Faults{Tap: tap})
+	s, c := pair(t, server, client)
+	for _, tt := range []struct{ set, want int }{{7, 7}, {-1, 64}} {
+		must(t, s.SetTTL(tt.set))
+		_, err := s.Write([]byte("x"))
+		must(t, err)
+		_, err = c.Read(make([]byte, 1))
+		must(t, err)
+		if got := last.Load(); got != uint32(tt.want) {
+			t.Errorf("TTL %d: sent with %d, want %d", tt.set, got, tt.want)
+		}
+	}
+	for _, wrong := range []int{0, 256, -2} {
+		if err := s.SetTTL(wrong); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("TTL %d: %v, want EINVAL", wrong, err)
+		}
+	}
+}
+
 // TestNoNeighbour dials an address of the link that no host has.
 func TestNoNeighbour(t *testing.T) {
 	_, client := netpair.New(t, netpair.Faults{}, netpair.Both(newVirtualTime(t).option))
