@@ -60,6 +60,15 @@ func (h *host) receiver(p *hostPort, from netip.AddrPort) *UDPConn {
 	return p.users[int(from.Port())%len(p.users)].conn
 }
 
+// Deliver queues a datagram as if it had come from the network, for a program that receives some of
+// a socket's datagrams elsewhere. Its addresses are of the socket's IP version. It is dropped where
+// one from the network would be: the queue is full, or the socket is connected to another peer.
+func (c *UDPConn) Deliver(payload []byte, from, to netip.AddrPort) {
+	buf := make([]byte, headroom+len(payload))
+	copy(buf[headroom:], payload)
+	c.deliverKernel(buf, from, to)
+}
+
 // deliverKernel takes a datagram in, whose payload is in buf behind headroom.
 func (c *UDPConn) deliverKernel(buf []byte, from, to netip.AddrPort) {
 	m := datagramMeta{from: toAddress(from.Addr()), to: toAddress(to.Addr()), port: from.Port()}

@@ -198,7 +198,7 @@ func (c *TCPConn) read(b []byte) (int, error) {
 	}
 }
 
-// TryRead reads what there is, without waiting, as read(2) does of a descriptor that does not block.
+// TryRead reads what there is, without waiting, as read(2) of a descriptor that does not block.
 // Its errors are bare: syscall.EAGAIN if nothing has arrived, or while another goroutine reads,
 // io.EOF, net.ErrClosed, or the connection's *os.SyscallError. Deadlines count.
 func (c *TCPConn) TryRead(b []byte) (int, error) {
@@ -383,9 +383,9 @@ func (c *TCPConn) keepAliveIdle(d time.Duration) {
 	}
 }
 
-// SetUserTimeout sets for how long data that was sent may stay unacknowledged before the connection
-// ends with ETIMEDOUT: TCP_USER_TIMEOUT of tcp(7), RFC 5482. 0 is the default, which retransmissions
-// decide; a negative d is EINVAL.
+// SetUserTimeout sets for how long data that was sent may stay unacknowledged before the conn
+// ends with ETIMEDOUT: TCP_USER_TIMEOUT of tcp(7), RFC 5482. 0 is the default, the time that
+// retransmissions take; a negative d is EINVAL.
 func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	if d < 0 {
 		return c.opError("set", os.NewSyscallError("setsockopt", syscall.EINVAL))

@@ -13,7 +13,7 @@ var most = struct {
 	oneWord, definitions                                                                   float64
 }{
 	stackMethods: 180, stackFields: 62, stackFiles: 32, packageFiles: 57, knobs: 87,
-	causativeHas: 43, productLines: 86_500,
+	causativeHas: 43, productLines: 90_526,
 	oneWord: 50.9, definitions: 17.7,
 }
 

@@ -152,12 +152,22 @@ var layers = map[string]layer{
 		module: []string{"stack", "stack/admin", "dv", "link/capture", "link/packet", "privileges",
 			"simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
-			"internal/probe", "internal/doctor/...", "internal/firewall", "clock"},
+			"internal/probe", "internal/doctor/...", "internal/firewall", "clock",
+			"internal/overlay", "internal/running"},
 		others: []string{netlink, xsys, dns},
 		tests:  []string{"tests/card"},
 	},
 	// reads GOROOT and makes what go build -overlay takes: the standard library only
-	"internal/overlay":  {},
+	"internal/overlay": {},
+	// where servers have their admin sockets, and who runs
+	"internal/running": {module: []string{"stack", "stack/admin"}, others: []string{xsys}},
+	// linked into programs that "rdma-netstack build" builds; x/net: the type of a batch
+	"unmodified": {
+		module: []string{"stack", "stack/admin", "stack/metrics", "dv", "internal/running"},
+		others: []string{xsys, xnet}, tests: []string{"stack/stacktest", "cmd/rdma-netstack/lab"},
+	},
+	"unmodified/sim": {module: []string{"unmodified", "dv", "simnic/...",
+		"cmd/rdma-netstack/lab"}},
 	"internal/doctor":   {},
 	"internal/firewall": {}, // rules of the host that a server beside Linux does not see
 	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink, xsys},

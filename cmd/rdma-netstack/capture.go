@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
+	"github.com/rdma-netstack/rdma-netstack/internal/running"
 )
 
 const captureHelp = `Usage: rdma-netstack capture -w FILE|- [flags] [FILTER]

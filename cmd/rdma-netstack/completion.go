@@ -8,9 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/usage"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/running"
 )
 
 const completionHelp = `Usage: rdma-netstack completion bash|zsh|fish

@@ -100,6 +100,9 @@ type streams struct {
 func commands() []command {
 	return []command{
 		demoCommand(),
+		buildCommand(),
+		runCommand(),
+		testCommand(),
 		serveHTTPCommand(),
 		serveDNSCommand(),
 		serveIperf3Command(),

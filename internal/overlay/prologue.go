@@ -19,7 +19,7 @@ type prologue struct {
 	code      string
 }
 
-// sourceFile is one parsed file of a package that gets prologues.
+// sourceFile collects the insertions into one file of a package that gets prologues.
 type sourceFile struct {
 	name string // for messages
 	text []byte

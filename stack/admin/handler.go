@@ -29,6 +29,9 @@ type Config struct {
 	// Netdev says what the interface counts that Linux has on the same port. nil: it is read from
 	// sysfs, if the stack's device has an interface.
 	Netdev func() Traffic
+	// Program counts the sockets of a program for /metrics, see package unmodified. nil: nobody
+	// does.
+	Program func() []metrics.ProgramSockets
 }
 
 // Check describes one line of /healthz. Run is called from many goroutines and returns at once.
@@ -78,7 +81,7 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /rules", show(func() any { return cfg.Stack.Rules() }))
 	mux.HandleFunc("GET /capture", h.capture)
 	mux.HandleFunc("POST /capture", h.capture)
-	mux.Handle("GET /metrics", metrics.Handler(cfg.Stack))
+	mux.Handle("GET /metrics", metrics.ProgramHandler(cfg.Stack, cfg.Program))
 	mux.HandleFunc("GET /health", show(func() any { return healthOf(cfg.Stack) }))
 	mux.HandleFunc("GET /health/dump", h.dump)
 	mux.HandleFunc("POST /health/recover", h.recover)

@@ -13,13 +13,25 @@ import (
 
 // exporter answers scrapes of one stack.
 type exporter struct {
-	stack *stack.Stack
-	rtt   rtt
+	stack   *stack.Stack
+	program func() []ProgramSockets
+	rtt     rtt
+}
+
+// ProgramSockets counts sockets of a program whose sockets are the slice's or the kernel's, see
+// package unmodified.
+type ProgramSockets struct {
+	Kind  string // such as "tcp_listener"
+	Way   string // "slice" or "kernel"
+	Count uint64
 }
 
 // Handler answers a scrape. It may be used from any goroutine, and after the stack's end.
-func Handler(st *stack.Stack) http.Handler {
-	e := &exporter{stack: st}
+func Handler(st *stack.Stack) http.Handler { return ProgramHandler(st, nil) }
+
+// ProgramHandler is Handler with the sockets of a program; nil: there are none to tell.
+func ProgramHandler(st *stack.Stack, program func() []ProgramSockets) http.Handler {
+	e := &exporter{stack: st, program: program}
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", ContentType)
 		e.write(w) // who asked is gone if it fails
@@ -41,11 +53,24 @@ func (e *exporter) write(w io.Writer) error {
 	p.host(st)
 	sockets := st.Sockets()
 	p.sockets(sockets)
+	if e.program != nil {
+		p.programSockets(e.program())
+	}
 	e.rtt.look(sockets, time.Now())
 	e.rtt.write(&p)
 	p.events(st)
 	_, err := w.Write(p.Bytes())
 	return err
+}
+
+// programSockets writes which way the sockets of a program went.
+func (p *page) programSockets(all []ProgramSockets) {
+	var samples []sample
+	for _, s := range all {
+		samples = append(samples, of(s.Count, "kind", s.Kind, "way", s.Way))
+	}
+	p.family(counter, "program_sockets_total", "Sockets that an unmodified program made, by who "+
+		"serves them.", samples...)
 }
 
 // own is the module's name, as the build information has it.

@@ -25,7 +25,8 @@ func full(t *testing.T) string {
 	server, client := stacktest.Pair(t)
 	connect(t, server, client)
 	var b bytes.Buffer
-	if err := (&exporter{stack: server}).write(&b); err != nil {
+	program := func() []ProgramSockets { return []ProgramSockets{{"udp", "kernel", 3}} }
+	if err := (&exporter{stack: server, program: program}).write(&b); err != nil {
 		t.Fatal(err)
 	}
 	var p page

@@ -19,7 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
-// Server is one that runs.
+// Server describes one that runs.
 type Server struct {
 	PID    int
 	client *http.Client

@@ -1,0 +1,364 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/overlay"
+)
+
+const unmodifiedHelp = `
+  --source DIR   source of rdma-netstack, which the program is linked with. Default: the checkout
+                 that this command lies in, or its own version from the module cache
+  --sim          link the software ConnectX as well, for RDMA_NETSTACK_DEVICE=sim
+  --allow KIND   build it although it has sockets that go round package net: socket (makes IP
+                 sockets by system calls), poller (waits for them by itself); or do not warn of:
+                 inherit (takes sockets over by descriptor), file (asks for a socket's descriptor),
+                 cgo. Repeat the flag for more
+  --pin          refuse to raise the version of a module that the program is built of
+  --scan         only list what in its packages goes round package net
+  -n             only print the go command
+`
+
+const unmodifiedRunHelp = `
+The program's sockets are the kernel's until its environment says otherwise:
+  RDMA_NETSTACK_DEVICE=enp1s0f0    RDMA device, network interface, or sim
+  RDMA_NETSTACK_ADDRESS=host       the interface's own addresses; or addresses of the slice's own,
+                                   such as 192.0.2.10/24; or auto
+docs/unmodified.md has the other variables, what works and what does not.
+`
+
+const buildHelp = `Usage: rdma-netstack build [flags] PACKAGE [-- FLAGS OF go build]
+
+Builds a Go program, whose source is not touched, so that its TCP and UDP sockets can be a slice's.
+PACKAGE is a main package, such as ./cmd/server, or one of another module with its version, such as
+example.org/server/cmd/server@v1.2.3. The standard library's package net, of your own Go, gets a
+few lines at the start of functions by go build -overlay; neither it nor go.mod is written.
+
+  -o FILE        the program (default: the last word of the package's path)
+` + unmodifiedHelp + unmodifiedRunHelp
+
+const runHelp = `Usage: rdma-netstack run [flags] PACKAGE [ARGUMENT ...]
+
+Builds a Go program as "rdma-netstack build" does and runs it. Flags for go build are those in
+GOFLAGS.
+` + unmodifiedHelp + unmodifiedRunHelp
+
+const testHelp = `Usage: rdma-netstack test [flags] PACKAGE ... [-- FLAGS OF go test]
+
+Runs the tests of Go packages with package net as "rdma-netstack build" makes it: their sockets are
+a slice's where the environment says so. Warns of what goes round package net, and refuses nothing.
+` + unmodifiedHelp + unmodifiedRunHelp
+
+func buildCommand() command {
+	return command{name: "build", line: "build a Go program, unmodified, for a slice",
+		help: buildHelp, run: buildProgram}
+}
+
+func runCommand() command {
+	return command{name: "run", line: "build and run a Go program, unmodified, on a slice",
+		help: runHelp, run: runProgram}
+}
+
+func testCommand() command {
+	return command{name: "test", line: "run tests of Go packages, unmodified, on a slice",
+		help: testHelp, run: testPackages}
+}
+
+// programFlags holds those of build, run and test.
+type programFlags struct {
+	source, output            string
+	sim, pin, scan, printOnly bool
+	allow                     []string
+	goFlags                   []string // after --
+}
+
+func (f *programFlags) define(fs *flag.FlagSet) {
+	fs.StringVar(&f.source, "source", "", "")
+	fs.BoolVar(&f.sim, "sim", false, "")
+	fs.BoolVar(&f.pin, "pin", false, "")
+	fs.BoolVar(&f.scan, "scan", false, "")
+	fs.BoolVar(&f.printOnly, "n", false, "")
+	stringList(fs, "allow", &f.allow)
+}
+
+// splitAtDashes splits arguments at "--".
+func splitAtDashes(args []string) (before, after []string) {
+	if i := slices.Index(args, "--"); i >= 0 {
+		return args[:i], args[i+1:]
+	}
+	return args, nil
+}
+
+// kinds returns those of --allow.
+func (f *programFlags) kinds() (all []overlay.Kind, err error) {
+	for _, list := range f.allow {
+		for _, name := range strings.Split(list, ",") {
+			k := overlay.Kind(name)
+			if !slices.Contains(overlay.Kinds(), k) {
+				var known []string
+				for _, k := range overlay.Kinds() {
+					known = append(known, string(k))
+				}
+				return nil, usageError{fmt.Errorf("--allow %q: want one of %s", name,
+					strings.Join(known, ", "))}
+			}
+			all = append(all, k)
+		}
+	}
+	return all, nil
+}
+
+// prepare plans the build of packages and tells the user what it changes.
+func (f *programFlags) prepare(ctx context.Context, packages []string, test bool,
+	out streams) (*overlay.Plan, error) {
+	if runtime.GOOS != "linux" && os.Getenv("GOOS") == "" {
+		return nil, errors.New("a slice is of a Linux host: run this command there, or set " +
+			"GOOS=linux")
+	}
+	cache, err := overlay.CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	if f.source == "" {
+		exe, _ := os.Executable()
+		if exe, err = filepath.EvalSymlinks(exe); err != nil {
+			exe = "/"
+		}
+		f.source, err = overlay.FindSource(ctx, thisBuild().Version, cache, filepath.Dir(exe))
+		if err != nil {
+			return nil, err
+		}
+	}
+	if f.source, err = filepath.Abs(f.source); err != nil {
+		return nil, err
+	}
+	plan, err := overlay.Prepare(ctx, overlay.Options{Package: packages[0],
+		Patterns: packages[1:], Test: test, Flags: f.goFlags, Source: f.source, Cache: cache,
+		Sim: f.sim})
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range plan.Notes {
+		fmt.Fprintln(out.stderr, "note:", note)
+	}
+	if len(plan.Raised) == 0 {
+		return plan, nil
+	}
+	if f.pin {
+		return nil, fmt.Errorf("--pin: rdma-netstack needs modules of a higher version than the "+
+			"program has:\n\t%s", strings.Join(plan.Raised, "\n\t"))
+	}
+	fmt.Fprintf(out.stderr, "note: modules that rdma-netstack raises: %s\n",
+		strings.Join(plan.Raised, ", "))
+	return plan, nil
+}
+
+// judge prints warnings and refuses what Verdict does. binary is "" for all that packages have.
+func (f *programFlags) judge(plan *overlay.Plan, binary string, out streams) error {
+	kinds, err := f.kinds()
+	if err != nil {
+		return err
+	}
+	findings, err := plan.Findings(binary)
+	if err != nil {
+		return err
+	}
+	warnings, err := overlay.Verdict(findings, kinds)
+	for _, w := range warnings {
+		fmt.Fprintln(out.stderr, "warning:", w)
+	}
+	return err
+}
+
+// look does what --scan and -n ask for.
+func (f *programFlags) look(plan *overlay.Plan, cmd *exec.Cmd, out streams) error {
+	if f.printOnly {
+		var env []string
+		for _, v := range cmd.Env[len(os.Environ()):] {
+			env = append(env, fmt.Sprintf("%q", v))
+		}
+		fmt.Fprintf(out.stdout, "cd %s && env %s %s\n", cmd.Dir, strings.Join(env, " "),
+			strings.Join(cmd.Args, " "))
+		return out.stdout.err()
+	}
+	findings, err := plan.Findings("")
+	if err != nil {
+		return err
+	}
+	for _, found := range findings {
+		fmt.Fprintln(out.stdout, found)
+	}
+	return out.stdout.err()
+}
+
+// runGo runs a go command that says itself what is wrong.
+func runGo(cmd *exec.Cmd, out streams) error {
+	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
+	err := cmd.Run()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		return exitCode(exitFailed)
+	}
+	return err
+}
+
+func buildProgram(ctx context.Context, args []string, out streams) error {
+	var f programFlags
+	fs := newFlags()
+	f.define(fs)
+	fs.StringVar(&f.output, "o", "", "")
+	args, f.goFlags = splitAtDashes(args)
+	words, err := parseWords(fs, args)
+	if err == nil {
+		err = onePackage(words)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := f.kinds(); err != nil {
+		return err
+	}
+	plan, err := f.prepare(ctx, words, false, out)
+	if err != nil {
+		return err
+	}
+	if f.output == "" {
+		f.output = programName(words[0])
+	}
+	to, err := filepath.Abs(f.output)
+	if err != nil {
+		return err
+	}
+	if f.scan || f.printOnly {
+		return f.look(plan, plan.Cmd(ctx, "build", "-o", to), out)
+	}
+	return f.buildTo(ctx, plan, to, out)
+}
+
+// buildTo builds the program, and puts it at to if it is not refused.
+func (f *programFlags) buildTo(ctx context.Context, plan *overlay.Plan, to string,
+	out streams) error {
+	if info, err := os.Stat(to); err == nil && info.IsDir() {
+		return fmt.Errorf("-o %s is a directory: name a file", to)
+	}
+	fresh := to + ".new"
+	defer os.Remove(fresh)
+	if err := runGo(plan.Cmd(ctx, "build", "-o", fresh), out); err != nil {
+		return err
+	}
+	if err := f.judge(plan, fresh, out); err != nil {
+		return err
+	}
+	return os.Rename(fresh, to)
+}
+
+// onePackage wants one word.
+func onePackage(words []string) error {
+	switch len(words) {
+	case 0:
+		return usageError{errors.New("PACKAGE is missing: a main package, such as ./cmd/server")}
+	case 1:
+		return nil
+	}
+	return usageError{fmt.Errorf("unexpected argument %q: flags of go build come after --",
+		words[1])}
+}
+
+// programName returns the name that go build would choose.
+func programName(pkg string) string {
+	pkg, _, _ = strings.Cut(pkg, "@")
+	if abs, err := filepath.Abs(pkg); err == nil && strings.HasPrefix(pkg, ".") {
+		pkg = abs
+	}
+	return filepath.Base(pkg)
+}
+
+func runProgram(ctx context.Context, args []string, out streams) error {
+	var f programFlags
+	fs := newFlags()
+	f.define(fs)
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return errHelp
+		}
+		return usageError{errors.New(rewordFlagError(err.Error()))}
+	}
+	if fs.NArg() == 0 {
+		return onePackage(nil)
+	}
+	if _, err := f.kinds(); err != nil {
+		return err
+	}
+	plan, err := f.prepare(ctx, fs.Args()[:1], false, out)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "rdma-netstack-run-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	to := filepath.Join(dir, programName(fs.Arg(0)))
+	if f.scan || f.printOnly {
+		return f.look(plan, plan.Cmd(ctx, "build", "-o", to), out)
+	}
+	if err := f.buildTo(ctx, plan, to, out); err != nil {
+		return err
+	}
+	cmd := exec.Command(to, fs.Args()[1:]...) // which gets the terminal's signals itself
+	cmd.Stdin = os.Stdin
+	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
+	if f, ok := out.stdout.to.(*os.File); ok {
+		cmd.Stdout = f
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { cmd.Process.Signal(os.Interrupt) })
+	defer stop()
+	err = cmd.Wait()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) && failed.ExitCode() >= 0 {
+		return exitCode(failed.ExitCode())
+	}
+	return err
+}
+
+func testPackages(ctx context.Context, args []string, out streams) error {
+	var f programFlags
+	fs := newFlags()
+	f.define(fs)
+	args, f.goFlags = splitAtDashes(args)
+	words, err := parseWords(fs, args)
+	if err != nil {
+		return err
+	}
+	if len(words) == 0 {
+		return usageError{errors.New("PACKAGE is missing: such as ./... for all")}
+	}
+	if _, err := f.kinds(); err != nil {
+		return err
+	}
+	plan, err := f.prepare(ctx, words, true, out)
+	if err != nil {
+		return err
+	}
+	cmd := plan.Cmd(ctx, "test")
+	if f.scan || f.printOnly {
+		return f.look(plan, cmd, out)
+	}
+	f.allow = append(f.allow, string(overlay.SocketCalls), string(overlay.Pollers))
+	if err := f.judge(plan, "", out); err != nil {
+		return err
+	}
+	return runGo(cmd, out)
+}

@@ -1,0 +1,464 @@
+//go:build linux
+
+package unmodified
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
+)
+
+// programOn is a program whose stack is st.
+func programOn(st *stack.Stack, change func(*Config)) *Program {
+	p := &Program{cfg: &Config{}, log: slog.New(slog.DiscardHandler)}
+	p.cfg.Stack.NIC.Device = "eth9"
+	if change != nil {
+		change(p.cfg)
+	}
+	p.opened.Store(st)
+	return p
+}
+
+func mustBeNil(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tcpPair is a connection of a program with a client's stack.
+func tcpPair(t *testing.T) (Socket, net.Conn) {
+	t.Helper()
+	server, client := stacktest.Pair(t)
+	p := programOn(server, nil)
+	l, _, err := p.Open(t.Context(), "tcp", &net.TCPAddr{Port: 80}, nil, nil)
+	mustBeNil(t, err)
+	t.Cleanup(func() { l.Close() })
+	c, err := client.Dial("tcp", net.JoinHostPort(server.Addrs()[0].Addr().String(), "80"))
+	mustBeNil(t, err)
+	t.Cleanup(func() { c.Close() })
+	s, _, err := l.Accept()
+	mustBeNil(t, err)
+	return s.(Socket), c
+}
+
+// checkConn does what go-sql-driver/mysql and go-redis do before they use a connection again.
+func checkConn(s Socket, peek bool) error {
+	var found error
+	err := s.RawRead(func(fd uintptr) bool {
+		var b [1]byte
+		var n int
+		var err error
+		if peek {
+			n, _, err = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		} else {
+			n, err = unix.Read(int(fd), b[:])
+		}
+		switch {
+		case n == 0 && err == nil:
+			found = io.EOF
+		case n > 0:
+			found = errors.New("unexpected data")
+		case err != unix.EAGAIN:
+			found = err
+		}
+		return true
+	})
+	return errors.Join(err, found)
+}
+
+// waitForData waits until a connection has something to read, the end included.
+func waitForData(t *testing.T, s Socket) {
+	t.Helper()
+	c := s.(*tcpSocket)
+	var b [1]byte
+	n, _ := c.c.Read(b[:])
+	c.back = append(c.back, b[:n]...)
+	c.hasBack.Store(n > 0)
+}
+
+// TestConnCheck: a connection that is alive, has data, is closed, is reset, as read(2) and recv(2)
+// say of Linux's.
+func TestConnCheck(t *testing.T) {
+	for _, peek := range []bool{false, true} {
+		s, c := tcpPair(t)
+		if err := checkConn(s, peek); err != nil {
+			t.Errorf("alive, peek %v: %v", peek, err)
+		}
+		_, err := io.WriteString(c, "data")
+		mustBeNil(t, err)
+		waitForData(t, s)
+		if err := checkConn(s, peek); err == nil || err.Error() != "unexpected data" {
+			t.Errorf("data, peek %v: %v", peek, err)
+		}
+		want := "data"
+		if !peek {
+			want = "ata" // the check has taken a byte, as it does of Linux's
+		}
+		b := make([]byte, 10)
+		n, err := io.ReadAtLeast(readerOf(s), b, len(want))
+		if string(b[:n]) != want || err != nil {
+			t.Errorf("then, peek %v: %q, %v", peek, b[:n], err)
+		}
+		mustBeNil(t, c.Close())
+		waitForData(t, s)
+		if err := checkConn(s, peek); !errors.Is(err, io.EOF) {
+			t.Errorf("closed, peek %v: %v, want EOF", peek, err)
+		}
+		s.Close()
+
+		s, c = tcpPair(t)
+		mustBeNil(t, c.(*stack.TCPConn).SetLinger(0))
+		mustBeNil(t, c.Close())
+		var got error
+		for range 1000 { // the reset is not there at once
+			if got = checkConn(s, peek); got != nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if !errors.Is(got, unix.ECONNRESET) {
+			t.Errorf("reset, peek %v: %v, want ECONNRESET", peek, got)
+		}
+		s.Close()
+		if err := checkConn(s, peek); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}
+
+type socketReader struct{ s Socket }
+
+func (r socketReader) Read(b []byte) (int, error) { return r.s.Read(b) }
+
+func readerOf(s Socket) io.Reader { return socketReader{s} }
+
+// TestRawReadWaits: a function that returns false is called again when there is data.
+func TestRawReadWaits(t *testing.T) {
+	s, c := tcpPair(t)
+	calls := 0
+	var got []byte
+	errs := make(chan error, 1)
+	go func() {
+		errs <- s.RawRead(func(fd uintptr) bool {
+			b := make([]byte, 10)
+			n, err := unix.Read(int(fd), b)
+			if calls++; calls == 1 {
+				io.WriteString(c, "data")
+			}
+			if err == unix.EAGAIN {
+				return false
+			}
+			got = b[:n]
+			return true
+		})
+	}()
+	mustBeNil(t, <-errs)
+	rest := make([]byte, 4-len(got))
+	_, err := io.ReadFull(readerOf(s), rest)
+	if string(got)+string(rest) != "data" || err != nil || calls < 2 {
+		t.Errorf("%q and %q after %d calls, %v", got, rest, calls, err)
+	}
+	mustBeNil(t, s.SetReadDeadline(time.Unix(1, 0)))
+	err = s.RawRead(func(uintptr) bool { return false })
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("deadline: %v", err)
+	}
+}
+
+func TestRawWrite(t *testing.T) {
+	s, c := tcpPair(t)
+	mustBeNil(t, s.RawWrite(func(fd uintptr) bool {
+		_, err := unix.Write(int(fd), []byte("data"))
+		return err != unix.EAGAIN
+	}))
+	b := make([]byte, 4)
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != "data" {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// TestControl: options set on the descriptor are the connection's, and are read back.
+func TestControl(t *testing.T) {
+	s, _ := tcpPair(t)
+	var set error
+	var timeout, noDelay int
+	mustBeNil(t, s.Control(func(fd uintptr) {
+		set = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 5000),
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 300<<10))
+		timeout, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		noDelay, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NODELAY)
+	}))
+	if set != nil || timeout != 5000 || noDelay != 1 {
+		t.Errorf("set %v, timeout %d, TCP_NODELAY %d", set, timeout, noDelay)
+	}
+	applied := map[sockOption]int{}
+	other := newStandIn("tcp4", "eth9")
+	mustBeNil(t, other.bindTo(func(o sockOption, v int) error { applied[o] = v; return nil }))
+	mustBeNil(t, other.Control(func(fd uintptr) {
+		unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 70000)
+		unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, 0x20)
+	}))
+	if len(applied) != 2 || applied[sockOption{unix.SOL_SOCKET, unix.SO_RCVBUF}] != 70000 ||
+		applied[sockOption{unix.IPPROTO_IP, unix.IP_TOS}] != 0x20 {
+		t.Errorf("applied %v", applied)
+	}
+	other.closeDescriptor()
+	if err := other.Control(func(uintptr) {}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	if _, err := s.File(); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("File: %v", err)
+	}
+}
+
+// TestStandInSendsNothing: what a program sends on the descriptor goes nowhere.
+func TestStandInSendsNothing(t *testing.T) {
+	l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	mustBeNil(t, err)
+	defer l.Close()
+	s := newStandIn("udp4", "eth9")
+	defer s.closeDescriptor()
+	mustBeNil(t, s.Control(func(fd uintptr) {
+		if sa, err := unix.Getsockname(int(fd)); err != nil || sa.(*unix.SockaddrInet4).Port != 0 {
+			t.Errorf("bound to %+v, %v", sa, err)
+		}
+		if device, err := unix.GetsockoptString(int(fd), unix.SOL_SOCKET,
+			unix.SO_BINDTODEVICE); device != "lo" {
+			t.Errorf("bound to device %q, %v", device, err)
+		}
+	}))
+}
+
+// TestWays: which sockets are the kernel's, and why.
+func TestWays(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	own := server.Addrs()[0].Addr().AsSlice()
+	limited := func(c *Config) {
+		c.Listen = []Port{{"tcp", 80}}
+		c.KernelPorts = []Port{{"", 9090}}
+		c.KernelPrefixes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	}
+	for _, tt := range []struct {
+		name, network string
+		local, remote net.Addr
+		change        func(*Config)
+		want          string // a part of the reason, "" for the slice
+	}{
+		{"any address", "tcp", &net.TCPAddr{Port: 80}, nil, nil, ""},
+		{"own address", "tcp4", &net.TCPAddr{IP: own, Port: 80}, nil, nil, ""},
+		{"localhost", "tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}, nil, nil,
+			"localhost"},
+		{"localhost, IPv6", "udp6", &net.UDPAddr{IP: net.IPv6loopback, Port: 53}, nil, nil,
+			"localhost"},
+		{"another's address", "tcp4", &net.TCPAddr{IP: net.IPv4(192, 0, 2, 99), Port: 80}, nil, nil,
+			"not an address of the slice"},
+		{"to localhost", "tcp4", nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}, nil,
+			"localhost"},
+		{"to nowhere", "tcp", nil, &net.TCPAddr{Port: 80}, nil, "dials this host"},
+		{"listed port", "tcp", &net.TCPAddr{Port: 80}, nil, limited, ""},
+		{"other port", "tcp", &net.TCPAddr{Port: 81}, nil, limited, "LISTEN"},
+		{"a client's socket", "udp", &net.UDPAddr{}, nil, limited, ""},
+		{"other protocol", "udp", &net.UDPAddr{Port: 80}, nil, limited, "LISTEN"},
+		{"kernel's port", "tcp", &net.TCPAddr{Port: 9090}, nil, limited, "port in"},
+		{"to the kernel's port", "tcp", nil, &net.TCPAddr{IP: own, Port: 9090}, limited, "port in"},
+		{"to the kernel's prefix", "tcp", nil, &net.TCPAddr{IP: net.IPv4(10, 1, 1, 1), Port: 80},
+			limited, "address in"},
+		{"group", "udp4", &net.UDPAddr{IP: net.IPv4(239, 1, 1, 1), Port: 5353}, nil, nil, ""},
+		{"group on the host", "udp4", &net.UDPAddr{IP: net.IPv4(239, 1, 1, 1), Port: 5353}, nil,
+			func(c *Config) { c.Stack.Host = true }, "groups"},
+	} {
+		p := programOn(server, tt.change)
+		q := request{network: tt.network, local: addrPortOf(tt.local),
+			remote: addrPortOf(tt.remote), dials: tt.remote != nil}
+		why := p.kernelsBy(q)
+		if why == "" {
+			why = p.kernelsByAddress(server, q)
+		}
+		if (why == "") != (tt.want == "") || !strings.Contains(why, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, why, tt.want)
+		}
+	}
+}
+
+// TestKernelSocketsAreToldOnce: counted each time, logged once for each reason.
+func TestKernelSocketsAreToldOnce(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	p := programOn(server, nil)
+	var log bytes.Buffer
+	p.log = slog.New(slog.NewTextHandler(&log, nil))
+	for range 3 {
+		s, c, err := p.Open(t.Context(), "tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, nil, nil)
+		if s != nil || c != nil || err != nil {
+			t.Fatalf("%v, %v, %v, want the kernel", s, c, err)
+		}
+	}
+	p.NoteRaw("ip4:icmp")
+	p.NoteRaw("ip4:icmp")
+	if n := strings.Count(log.String(), "\n"); n != 2 {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+	got := map[string]uint64{}
+	for _, c := range p.Counts() {
+		got[c.Kind+" "+c.Way] = c.Count
+	}
+	if got["tcp_listener kernel"] != 3 || got["other kernel"] != 2 ||
+		got["tcp_listener slice"] != 0 {
+		t.Errorf("counts %v", got)
+	}
+}
+
+// TestControlFunction runs before the socket is there: its error is the program's, SO_REUSEPORT
+// holds, and another device is left to the kernel.
+func TestControlFunction(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	p := programOn(server, nil)
+	at := &net.TCPAddr{Port: 80}
+	_, _, err := p.Open(t.Context(), "tcp", at, nil, func(syscall.RawConn) error {
+		return io.ErrNoProgress
+	})
+	if err != io.ErrNoProgress {
+		t.Errorf("error of Control: %v", err)
+	}
+	share := func(c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		})
+	}
+	a, _, err := p.Open(t.Context(), "tcp", at, nil, share)
+	mustBeNil(t, err)
+	defer a.Close()
+	b, _, err := p.Open(t.Context(), "tcp", at, nil, share)
+	mustBeNil(t, err)
+	defer b.Close()
+	if _, _, err := p.Open(t.Context(), "tcp", at, nil, nil); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("third: %v, want EADDRINUSE", err)
+	}
+}
+
+// TestLocalhost: a socket on any address is on localhost as well, by the kernel.
+func TestLocalhost(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	p := programOn(server, nil)
+	port := freePort(t)
+	l, _, err := p.Open(t.Context(), "tcp4", &net.TCPAddr{Port: port}, nil, nil)
+	mustBeNil(t, err)
+	defer l.Close()
+	mustBeNil(t, l.SetDeadline(time.Unix(1, 0)))
+	if _, _, err := l.Accept(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("deadline: %v", err)
+	}
+	mustBeNil(t, l.SetDeadline(time.Time{}))
+	c, err := net.DialTCP("tcp4", nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	mustBeNil(t, err)
+	defer c.Close()
+	_, k, err := l.Accept()
+	mustBeNil(t, err)
+	if k == nil || k.RemoteAddr().String() != c.LocalAddr().String() {
+		t.Errorf("accepted %v", k)
+	}
+	mustBeNil(t, l.Close())
+	if _, _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+
+	u, _, err := p.Open(t.Context(), "udp4", &net.UDPAddr{Port: port}, nil, nil)
+	mustBeNil(t, err)
+	defer u.Close()
+	d, err := net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	mustBeNil(t, err)
+	defer d.Close()
+	_, err = io.WriteString(d, "question")
+	mustBeNil(t, err)
+	b := make([]byte, 100)
+	n, from, err := u.ReadAddr(b)
+	if err != nil || string(b[:n]) != "question" ||
+		from != d.LocalAddr().(*net.UDPAddr).AddrPort() {
+		t.Fatalf("%q from %v, %v", b[:n], from, err)
+	}
+	_, err = u.WriteAddr([]byte("answer"), from)
+	mustBeNil(t, err)
+	mustBeNil(t, d.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if n, err := d.Read(b); err != nil || string(b[:n]) != "answer" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+}
+
+// freePort is a port that is free on localhost.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	mustBeNil(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// TestSegments cuts a datagram as UDP_SEGMENT asks.
+func TestSegments(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	p := programOn(server, nil)
+	u, _, err := p.Open(t.Context(), "udp4", &net.UDPAddr{Port: 9000}, nil, nil)
+	mustBeNil(t, err)
+	defer u.Close()
+	c, err := client.Dial("udp", net.JoinHostPort(server.Addrs()[0].Addr().String(), "9000"))
+	mustBeNil(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, "x")
+	mustBeNil(t, err)
+	b := make([]byte, 3000)
+	_, from, err := u.ReadAddr(b)
+	mustBeNil(t, err)
+	oob := make([]byte, unix.CmsgSpace(2))
+	oob[0], oob[8], oob[12] = byte(unix.CmsgLen(2)), unix.SOL_UDP, unix.UDP_SEGMENT
+	oob[16], oob[17] = 0xe8, 3 // 1000
+	n, _, err := u.WriteMsg(make([]byte, 2500), oob, from)
+	if n != 2500 || err != nil {
+		t.Fatalf("sent %d, %v", n, err)
+	}
+	for _, want := range []int{1000, 1000, 500} {
+		mustBeNil(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+		if n, err := c.Read(b); n != want || err != nil {
+			t.Errorf("datagram of %d bytes, %v, want %d", n, err, want)
+		}
+	}
+}
+
+// TestMistakesFailTheFirstSocket: not the program's start.
+func TestMistakesFailTheFirstSocket(t *testing.T) {
+	var log bytes.Buffer
+	p := FromEnvironment([]string{"RDMA_NETSTACK_DEVICE=none9", "RDMA_NETSTACK_ADRESS=host"}, &log,
+		nil)
+	_, _, err := p.Open(context.Background(), "tcp", &net.TCPAddr{Port: 80}, nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "RDMA_NETSTACK_ADRESS is not known") ||
+		!strings.Contains(log.String(), "RDMA_NETSTACK_ADRESS") {
+		t.Errorf("got %v; log %s", err, log.String())
+	}
+	p = FromEnvironment([]string{"RDMA_NETSTACK_DEVICE=none9",
+		"RDMA_NETSTACK_ADDRESS=192.0.2.9/24"}, io.Discard, nil)
+	_, _, err = p.Open(context.Background(), "tcp", &net.TCPAddr{Port: 80}, nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "none9") {
+		t.Errorf("a device that is not there: %v", err)
+	}
+	if p := FromEnvironment([]string{"RDMA_NETSTACK_DEVICE=eth0", "RDMA_NETSTACK_PID=1"}, &log,
+		nil); p != nil || !strings.Contains(log.String(), "another process's") {
+		t.Errorf("a child has the slice: %v, log %s", p, log.String())
+	}
+	if p := FromEnvironment(nil, &log, nil); p != nil {
+		t.Error("nothing set, but a program")
+	}
+}

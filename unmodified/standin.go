@@ -1,0 +1,258 @@
+//go:build linux
+
+package unmodified
+
+import (
+	"net"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// errNoDescriptor is what a program gets where the descriptor of a slice's socket would have to be
+// the kernel's. errors.Is(err, errors.ErrUnsupported).
+var errNoDescriptor = os.NewSyscallError("rdma-netstack: the socket of a slice has no descriptor",
+	unix.ENOTSUP)
+
+// sockOption names a socket option by level and name.
+type sockOption struct{ level, name int }
+
+// Options that are read back after every Control. Those that a family or type of socket does not
+// have fail to be read and are passed over.
+var (
+	commonOptions = []sockOption{{unix.SOL_SOCKET, unix.SO_RCVBUF},
+		{unix.SOL_SOCKET, unix.SO_SNDBUF}}
+	streamOptions = []sockOption{
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.IPPROTO_TCP, unix.TCP_NODELAY},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT}, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT},
+	}
+	ip4Options = []sockOption{
+		{unix.IPPROTO_IP, unix.IP_TOS}, {unix.IPPROTO_IP, unix.IP_TTL},
+		{unix.IPPROTO_IP, unix.IP_PKTINFO}, {unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP},
+		{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL},
+	}
+	ip6Options = []sockOption{
+		{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}, {unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS},
+		{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO}, {unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP},
+		{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS},
+	}
+)
+
+// standIn holds a kernel socket of the same family and type as one of the slice's, on which a
+// program sets and reads options. It is made when a program first asks for a descriptor. It is
+// bound to lo and to no port, and drops what comes, so that nothing that is sent on it leaves the
+// host. Its methods may be called from any goroutine.
+type standIn struct {
+	device       string // the slice's
+	family, kind int
+
+	mu       sync.Mutex
+	apply    func(o sockOption, v int) error // to the slice's socket; nil until that is there
+	fd       int                             // -1: none
+	closed   bool
+	users    int // functions of the program that have fd
+	seen     map[sockOption]int
+	changed  map[sockOption]int // what the program has set, as the kernel reads it
+	explicit bool               // changed has anything
+}
+
+func newStandIn(network, device string) *standIn {
+	s := &standIn{device: device, family: unix.AF_INET6, kind: unix.SOCK_DGRAM, fd: -1}
+	if strings.HasSuffix(network, "4") {
+		s.family = unix.AF_INET
+	}
+	if strings.HasPrefix(network, "tcp") {
+		s.kind = unix.SOCK_STREAM
+	}
+	return s
+}
+
+// options returns those of this kind of socket.
+func (s *standIn) options() []sockOption {
+	all := commonOptions
+	if s.kind == unix.SOCK_STREAM {
+		all = append(all[:len(all):len(all)], streamOptions...)
+	}
+	all = append(all[:len(all):len(all)], ip4Options...)
+	if s.family == unix.AF_INET6 {
+		all = append(all, ip6Options...)
+	}
+	return all
+}
+
+// acquire makes the socket if there is none, for one function of the program.
+func (s *standIn) acquire() (fd int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return -1, net.ErrClosed
+	}
+	if s.fd < 0 {
+		if err := s.makeSocket(); err != nil {
+			return -1, err
+		}
+	}
+	s.users++
+	return s.fd, nil
+}
+
+// makeSocket sets what package net sets on the sockets of the kernel. s.mu is held.
+func (s *standIn) makeSocket() error {
+	fd, err := unix.Socket(s.family, s.kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	if s.kind == unix.SOCK_STREAM {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	} else {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1)
+		returnZero := unix.SockFilter{Code: 6} // BPF_RET of 0 bytes
+		if err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: 1, Filter: &returnZero}); err != nil {
+			unix.Close(fd)
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
+	if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "lo"); err != nil {
+		unix.Close(fd)
+		return os.NewSyscallError("setsockopt", err)
+	}
+	s.fd, s.changed = fd, map[sockOption]int{}
+	s.seen = s.readOptions()
+	return nil
+}
+
+func (s *standIn) readOptions() map[sockOption]int {
+	m := map[sockOption]int{}
+	for _, o := range s.options() {
+		if v, err := unix.GetsockoptInt(s.fd, o.level, o.name); err == nil {
+			m[o] = v
+		}
+	}
+	return m
+}
+
+// release ends a use, applies the options that have changed, and closes the socket if it is to be.
+func (s *standIn) release() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users--
+	err := s.applyChanges()
+	s.closeUnused()
+	return err
+}
+
+// applyChanges applies what has changed since it was last looked at. s.mu is held.
+func (s *standIn) applyChanges() error {
+	now := s.readOptions()
+	for _, o := range s.options() {
+		v, ok := now[o]
+		if !ok || v == s.seen[o] {
+			continue
+		}
+		s.seen[o], s.changed[o], s.explicit = v, v, true
+		if s.apply != nil {
+			if err := s.apply(o, halved(o, v)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// halved returns the size of a buffer as a program sets it: the kernel doubles it, see socket(7).
+func halved(o sockOption, v int) int {
+	if o.level == unix.SOL_SOCKET && (o.name == unix.SO_RCVBUF || o.name == unix.SO_SNDBUF) {
+		return v / 2
+	}
+	return v
+}
+
+// bindTo applies the options set so far, and those set from now on when they are.
+func (s *standIn) bindTo(apply func(o sockOption, v int) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.apply = apply
+	return s.applyTo(apply)
+}
+
+// inherit applies to an accepted connection what was set on its listener, as the kernel does.
+func (s *standIn) inherit(apply func(o sockOption, v int) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.explicit {
+		_ = s.applyTo(apply) // the program cannot tell an option of the listener from its own
+	}
+}
+
+func (s *standIn) applyTo(apply func(o sockOption, v int) error) error {
+	for _, o := range s.options() {
+		if v, ok := s.changed[o]; ok {
+			if err := apply(o, halved(o, v)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Control implements syscall.RawConn on the stand-in.
+func (s *standIn) Control(f func(fd uintptr)) error {
+	fd, err := s.acquire()
+	if err != nil {
+		return err
+	}
+	f(uintptr(fd))
+	return s.release()
+}
+
+// controlConn implements the syscall.RawConn of ListenConfig.Control and Dialer.Control.
+type controlConn struct{ *standIn }
+
+func (controlConn) Read(func(uintptr) bool) error  { return errNoDescriptor }
+func (controlConn) Write(func(uintptr) bool) error { return errNoDescriptor }
+
+// closeDescriptor closes the stand-in once nobody uses it.
+func (s *standIn) closeDescriptor() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.closeUnused()
+}
+
+func (s *standIn) closeUnused() {
+	if s.closed && s.users == 0 && s.fd >= 0 {
+		unix.Close(s.fd)
+		s.fd = -1
+	}
+}
+
+// reusesPort says whether the program has set SO_REUSEPORT.
+func (s *standIn) reusesPort() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return false
+	}
+	v, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
+	return err == nil && v != 0
+}
+
+// boundElsewhere returns the device, other than the slice's, that the program has bound the socket
+// to, or "".
+func (s *standIn) boundElsewhere() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return ""
+	}
+	d, err := unix.GetsockoptString(s.fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE)
+	if err != nil || d == "lo" || d == s.device {
+		return ""
+	}
+	return d
+}

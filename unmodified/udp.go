@@ -1,0 +1,389 @@
+//go:build linux
+
+package unmodified
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// udpSocketConn joins a UDP socket of the slice and those of the kernel on localhost.
+type udpSocketConn struct {
+	noSocket
+	*standIn
+	c      *stack.UDPConn
+	device string // the slice's
+	netdev uint32 // its index
+	local  []*net.UDPConn
+}
+
+var _ Socket = (*udpSocketConn)(nil)
+
+// maxDatagram is the largest payload of a datagram.
+const maxDatagram = 65535
+
+// bindLocally binds the port on localhost as well, by the kernel. One that is taken there stays
+// without: it is another program's.
+func (c *udpSocketConn) bindLocally(ctx context.Context, network string, port int) {
+	for _, at := range localAddresses(network, port) {
+		var lc net.ListenConfig
+		if c.reusesPort() {
+			lc.Control = reusePort
+		}
+		k, err := lc.ListenPacket(ctx, "udp", at)
+		if err != nil {
+			continue
+		}
+		u := k.(*net.UDPConn)
+		c.local = append(c.local, u)
+		go c.receiveFrom(u)
+	}
+}
+
+// receiveFrom delivers what the kernel receives on localhost until u is closed.
+func (c *udpSocketConn) receiveFrom(u *net.UDPConn) {
+	at := u.LocalAddr().(*net.UDPAddr).AddrPort()
+	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	buffer := make([]byte, maxDatagram)
+	for {
+		n, from, err := u.ReadFromUDPAddrPort(buffer)
+		if err != nil {
+			if isClosed(err) {
+				return
+			}
+			continue // an ICMP error of a datagram sent before
+		}
+		c.c.Deliver(buffer[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), at)
+	}
+}
+
+func isClosed(err error) bool {
+	_, ok := bareError(err).(*os.SyscallError)
+	return !ok
+}
+
+// localTo returns the kernel's socket that sends to an address of localhost, or nil.
+func (c *udpSocketConn) localTo(to netip.Addr) *net.UDPConn {
+	if len(c.local) == 0 || !to.Unmap().IsLoopback() {
+		return nil
+	}
+	for _, u := range c.local {
+		if u.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().Is4() == to.Unmap().Is4() {
+			return u
+		}
+	}
+	return nil
+}
+
+// Close closes the sockets and the stand-in.
+func (c *udpSocketConn) Close() error {
+	c.closeDescriptor()
+	for _, u := range c.local {
+		u.Close()
+	}
+	return bareError(c.c.Close())
+}
+
+func (c *udpSocketConn) SetDeadline(t time.Time) error { return bareError(c.c.SetDeadline(t)) }
+func (c *udpSocketConn) LocalAddr() net.Addr           { return c.c.LocalAddr() }
+func (c *udpSocketConn) RemoteAddr() net.Addr          { return c.c.RemoteAddr() }
+
+// SetReadDeadline implements Socket.
+func (c *udpSocketConn) SetReadDeadline(t time.Time) error {
+	return bareError(c.c.SetReadDeadline(t))
+}
+
+// SetWriteDeadline implements Socket.
+func (c *udpSocketConn) SetWriteDeadline(t time.Time) error {
+	return bareError(c.c.SetWriteDeadline(t))
+}
+
+// Read implements Socket.
+func (c *udpSocketConn) Read(b []byte) (int, error) {
+	n, err := c.c.Read(b)
+	return n, bareError(err)
+}
+
+// Write implements Socket.
+func (c *udpSocketConn) Write(b []byte) (int, error) {
+	n, err := c.c.Write(b)
+	return n, bareError(err)
+}
+
+// WriteBuffers sends all buffers as one datagram, as writev(2) does.
+func (c *udpSocketConn) WriteBuffers(buffers [][]byte) (int64, error) {
+	n, err := c.Write(joinBytes(buffers))
+	return int64(n), err
+}
+
+func joinBytes(buffers [][]byte) (all []byte) {
+	if len(buffers) == 1 {
+		return buffers[0]
+	}
+	for _, b := range buffers {
+		all = append(all, b...)
+	}
+	return all
+}
+
+// ReadAddr implements Socket.
+func (c *udpSocketConn) ReadAddr(b []byte) (int, netip.AddrPort, error) {
+	n, from, err := c.c.ReadFromUDPAddrPort(b)
+	return n, from, bareError(err)
+}
+
+// WriteAddr implements Socket.
+func (c *udpSocketConn) WriteAddr(b []byte, to netip.AddrPort) (int, error) {
+	if u := c.localTo(to.Addr()); u != nil {
+		n, err := u.WriteToUDPAddrPort(b, to)
+		return n, bareError(err)
+	}
+	n, err := c.c.WriteToUDPAddrPort(b, to)
+	return n, bareError(err)
+}
+
+// ReadMsg implements Socket. MSG_PEEK and other flags are refused: the datagram would be lost.
+func (c *udpSocketConn) ReadMsg(b, oob []byte, flags int) (int, int, int, netip.AddrPort, error) {
+	if flags&^(unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC) != 0 {
+		return 0, 0, 0, netip.AddrPort{}, os.NewSyscallError("recvmsg", unix.EOPNOTSUPP)
+	}
+	n, oobn, ret, from, err := c.c.ReadMsgUDPAddrPort(b, oob)
+	c.nameNetdev(oob[:oobn])
+	return n, oobn, ret, from, bareError(err)
+}
+
+// WriteMsg implements Socket. With a control message UDP_SEGMENT it sends b as several datagrams.
+func (c *udpSocketConn) WriteMsg(b, oob []byte, to netip.AddrPort) (int, int, error) {
+	if to.IsValid() {
+		if u := c.localTo(to.Addr()); u != nil {
+			n, oobn, err := u.WriteMsgUDPAddrPort(b, withoutPacketInfo(oob), to)
+			if err == nil {
+				oobn = len(oob)
+			}
+			return n, oobn, bareError(err)
+		}
+	}
+	size := segmentSize(oob)
+	if size <= 0 || len(b) <= size {
+		n, oobn, err := c.c.WriteMsgUDPAddrPort(b, oob, to)
+		return n, oobn, bareError(err)
+	}
+	sent := 0
+	for len(b) > 0 {
+		k := min(size, len(b))
+		n, _, err := c.c.WriteMsgUDPAddrPort(b[:k], oob, to)
+		if sent += n; err != nil {
+			return sent, 0, bareError(err)
+		}
+		b = b[k:]
+	}
+	return sent, len(oob), nil
+}
+
+// Layout of struct cmsghdr (linux include/linux/socket.h): length, level, type, and data aligned to
+// 8 bytes.
+const (
+	controlHeader = 16
+	controlAlign  = 8
+)
+
+// controlMessages calls f for each control message in oob: its whole, and its data.
+func controlMessages(oob []byte, f func(level, kind int, whole, data []byte)) {
+	for len(oob) >= controlHeader {
+		n := binary.NativeEndian.Uint64(oob)
+		if n < controlHeader || n > uint64(len(oob)) {
+			return
+		}
+		level := int(binary.NativeEndian.Uint32(oob[8:]))
+		kind := int(binary.NativeEndian.Uint32(oob[12:]))
+		next := min((n+controlAlign-1)&^(controlAlign-1), uint64(len(oob)))
+		f(level, kind, oob[:next], oob[controlHeader:n])
+		oob = oob[next:]
+	}
+}
+
+// segmentSize returns that of UDP_SEGMENT among control messages (linux net/ipv4/udp.c), or 0.
+func segmentSize(oob []byte) (size int) {
+	controlMessages(oob, func(level, kind int, _, data []byte) {
+		if level == unix.SOL_UDP && kind == unix.UDP_SEGMENT && len(data) >= 2 {
+			size = int(binary.NativeEndian.Uint16(data))
+		}
+	})
+	return size
+}
+
+// withoutPacketInfo leaves the source address out of control messages for localhost.
+func withoutPacketInfo(oob []byte) (rest []byte) {
+	controlMessages(oob, func(level, kind int, whole, _ []byte) {
+		if !isPacketInfo4(level, kind) && !isPacketInfo6(level, kind) {
+			rest = append(rest, whole...)
+		}
+	})
+	return rest
+}
+
+func isPacketInfo4(level, kind int) bool {
+	return level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO
+}
+
+func isPacketInfo6(level, kind int) bool {
+	return level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO
+}
+
+// nameNetdev writes the index of the slice's netdev into what has been received: package stack has
+// one of its own.
+func (c *udpSocketConn) nameNetdev(oob []byte) {
+	if c.netdev == 0 {
+		return
+	}
+	controlMessages(oob, func(level, kind int, _, data []byte) {
+		switch {
+		case isPacketInfo4(level, kind) && len(data) >= unix.SizeofInet4Pktinfo:
+			binary.NativeEndian.PutUint32(data, c.netdev)
+		case isPacketInfo6(level, kind) && len(data) >= unix.SizeofInet6Pktinfo:
+			binary.NativeEndian.PutUint32(data[16:], c.netdev)
+		}
+	})
+}
+
+// ReadBatch implements what package net's seam in golang.org/x/net/internal/socket calls, whose
+// Message is ipv4.Message.
+func (c *udpSocketConn) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
+	n, err := c.c.ReadBatch(ms, flags&^unix.MSG_DONTWAIT)
+	for i := range n {
+		c.nameNetdev(ms[i].OOB[:ms[i].NN])
+	}
+	return n, bareError(err)
+}
+
+// WriteBatch implements the counterpart of ReadBatch.
+func (c *udpSocketConn) WriteBatch(ms []ipv4.Message, flags int) (int, error) {
+	for i := range ms {
+		a, _ := ms[i].Addr.(*net.UDPAddr)
+		if segmentSize(ms[i].OOB) > 0 || a != nil && c.localTo(a.AddrPort().Addr()) != nil {
+			return c.writeEach(ms)
+		}
+	}
+	n, err := c.c.WriteBatch(ms, flags&^unix.MSG_DONTWAIT)
+	return n, bareError(err)
+}
+
+// writeEach sends messages one by one. As sendmmsg(2) does, it reports an error only if no message
+// was sent.
+func (c *udpSocketConn) writeEach(ms []ipv4.Message) (int, error) {
+	for i := range ms {
+		var to netip.AddrPort
+		if a, ok := ms[i].Addr.(*net.UDPAddr); ok && a != nil {
+			to = a.AddrPort()
+		}
+		n, _, err := c.WriteMsg(joinBytes(ms[i].Buffers), ms[i].OOB, to)
+		if err != nil && i == 0 {
+			return 0, err
+		}
+		if err != nil {
+			return i, nil
+		}
+		ms[i].N = n
+	}
+	return len(ms), nil
+}
+
+// JoinGroup joins a group on the slice's interface.
+func (c *udpSocketConn) JoinGroup(ifi *net.Interface, group net.IP) error {
+	if ifi != nil && ifi.Name != c.device {
+		return os.NewSyscallError("setsockopt", unix.ENODEV)
+	}
+	return bareError(c.c.JoinGroup(nil, &net.UDPAddr{IP: group}))
+}
+
+func (c *udpSocketConn) leaveGroup(group net.IP) error {
+	return bareError(c.c.LeaveGroup(nil, &net.UDPAddr{IP: group}))
+}
+
+// SetOptionBytes implements setsockopt for golang.org/x/net/internal/socket. False leaves it to the
+// stand-in.
+func (c *udpSocketConn) SetOptionBytes(level, name int, b []byte) (bool, error) {
+	switch (sockOption{level, name}) {
+	case sockOption{unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP}:
+		return true, c.JoinGroup(nil, leadingIP(b, net.IPv4len))
+	case sockOption{unix.IPPROTO_IP, unix.IP_DROP_MEMBERSHIP}:
+		return true, c.leaveGroup(leadingIP(b, net.IPv4len))
+	case sockOption{unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP}:
+		return true, c.JoinGroup(nil, leadingIP(b, net.IPv6len))
+	case sockOption{unix.IPPROTO_IPV6, unix.IPV6_LEAVE_GROUP}:
+		return true, c.leaveGroup(leadingIP(b, net.IPv6len))
+	case sockOption{unix.IPPROTO_IP, unix.MCAST_JOIN_GROUP},
+		sockOption{unix.IPPROTO_IPV6, unix.MCAST_JOIN_GROUP}:
+		return true, c.JoinGroup(nil, requestedGroup(b))
+	case sockOption{unix.IPPROTO_IP, unix.MCAST_LEAVE_GROUP},
+		sockOption{unix.IPPROTO_IPV6, unix.MCAST_LEAVE_GROUP}:
+		return true, c.leaveGroup(requestedGroup(b))
+	case sockOption{unix.IPPROTO_IP, unix.MCAST_JOIN_SOURCE_GROUP},
+		sockOption{unix.IPPROTO_IPV6, unix.MCAST_JOIN_SOURCE_GROUP}:
+		return true, os.NewSyscallError("setsockopt", unix.ENOPROTOOPT)
+	}
+	return false, nil
+}
+
+// leadingIP returns the address at the start of struct ip_mreq, ip_mreqn and ipv6_mreq.
+func leadingIP(b []byte, size int) net.IP {
+	if len(b) < size {
+		return nil
+	}
+	return net.IP(b[:size])
+}
+
+// requestedGroup returns the group in struct group_req: u32 interface, and a sockaddr_storage
+// aligned to 8 bytes (linux include/uapi/linux/in.h).
+func requestedGroup(b []byte) net.IP {
+	const address = 8
+	if len(b) < address+24 {
+		return nil
+	}
+	sa := b[address:]
+	if binary.NativeEndian.Uint16(sa) == unix.AF_INET {
+		return net.IP(sa[4:8])
+	}
+	return net.IP(sa[8:24])
+}
+
+// SetOption implements Socket.
+func (c *udpSocketConn) SetOption(level, name, v int) error {
+	return c.setSockOption(sockOption{level, name}, v)
+}
+
+// setSockOption sets an option of the slice's socket. One that it does not have is the stand-in's
+// only.
+func (c *udpSocketConn) setSockOption(o sockOption, v int) error {
+	u := c.c
+	switch o {
+	case sockOption{unix.SOL_SOCKET, unix.SO_RCVBUF}:
+		return bareError(u.SetReadBuffer(v))
+	case sockOption{unix.SOL_SOCKET, unix.SO_SNDBUF}:
+		return bareError(u.SetWriteBuffer(v))
+	case sockOption{unix.IPPROTO_IP, unix.IP_TOS}, sockOption{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}:
+		return bareError(u.SetTrafficClass(v))
+	case sockOption{unix.IPPROTO_IP, unix.IP_TTL},
+		sockOption{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS}:
+		return bareError(u.SetTTL(v))
+	case sockOption{unix.IPPROTO_IP, unix.IP_PKTINFO},
+		sockOption{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO}:
+		return bareError(u.SetControl(v != 0))
+	case sockOption{unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP},
+		sockOption{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP}:
+		return bareError(u.SetMulticastLoopback(v != 0))
+	case sockOption{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL},
+		sockOption{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS}:
+		return bareError(u.SetMulticastTTL(v))
+	}
+	return nil
+}
