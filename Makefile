@@ -11,7 +11,7 @@ TESTFLAGS := -vet=off -ldflags=-w -shuffle=on -timeout $(TIMEOUT)
 
 # LONGEST are the packages whose tests take longest. They come first, so that none of them runs
 # alone at the end; the virtual machines come last.
-LONGEST := ./cmd/rdma-netstack ./stack ./link/rdma ./dv ./tests/hoststack ./tests/addresses ./simnic
+LONGEST := ./cmd/rdma-netstack ./stack ./link/rdma ./dv ./tests/conformance/hoststack ./tests/e2e/addresses ./simnic
 SERVICES    ?= web grpc quic dns ssh caddy leak
 ROUNDS      ?= 10
 
@@ -32,7 +32,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 	NEED_LOG=$$skips go test $$race $(TESTFLAGS) -p $$(($$(getconf _NPROCESSORS_ONLN) * 2)) \
 		$(LONGEST) $$(go list ./... | grep -vE '/tests(/vm)?$$') ./tests/vm; status=$$?; \
 	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire|TestGoBack' ./link/rdma/internal/tcpfix || status=1; $(MAKE) --no-print-directory sim || status=1;) \
-	for d in tests/perf examples/grpc; do (cd $$d && CGO_ENABLED=0 go test $(TESTFLAGS) .) || status=1; done; \
+	for d in tests/bench/peers examples/grpc; do (cd $$d && CGO_ENABLED=0 go test $(TESTFLAGS) .) || status=1; done; \
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
@@ -49,8 +49,8 @@ test-vm-host: ## servers on the host's own address under three stock kernels, in
 	HOST_CONNECTIONS=$(or $(HOST_CONNECTIONS),10000) go test -count=1 -v -timeout 2h -run '^TestHostMode$$' ./tests/vm
 
 test-host: ## servers on the host's own address: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container, on packet sockets and on rings; what sockets do, on both: 3 minutes
-	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) ./tests/hostmode
-	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) -run TestHost ./tests/hoststack
+	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) ./tests/e2e/hostmode
+	HOST=1 go test -count=1 -v -timeout $(TIMEOUT) -run TestHost ./tests/conformance/hoststack
 
 test-looks: ## ss -i, stats and capture on a server with 10,000 connections at full load, against what clients and their kernel count, with the p99: 75 seconds. PAIRS=40 for more
 	MANY=$(or $(MANY),10000) PAIRS=$(or $(PAIRS),15) CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run ManyConnections ./cmd/rdma-netstack
@@ -60,18 +60,18 @@ test-upgrade: ## 20 upgrades in a row of a web and a DNS server, under clients, 
 
 test-browser: ## the status page in headless Chromium: 5 seconds, but Chromium's packages are 300 MB
 	@tests/deps.sh browser
-	go test -count=1 -v -timeout $(TIMEOUT) -run StatusPage ./tests/monitoring
+	go test -count=1 -v -timeout $(TIMEOUT) -run StatusPage ./tests/e2e/monitoring
 
 test-deploy: ## the images of deploy/Dockerfile, and deploy/kubernetes built by kustomize and decoded strictly into the API's types: half a minute, 3 with cold caches
 	@tests/deps.sh deploy
-	go test -count=1 -v -timeout $(TIMEOUT) -run Image ./tests/deploy
-	cd tests/kubernetes && CGO_ENABLED=0 go vet . && CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) .
+	go test -count=1 -v -timeout $(TIMEOUT) -run Image ./tests/e2e/deploy
+	cd tests/e2e/kubernetes && CGO_ENABLED=0 go vet . && CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) .
 
 release: ## build a tagged commit into dist: static binaries, .deb, bills of materials, checksums; docs/releasing.md
 	deploy/release.sh
 
 test-release: ## make release in a clone with a tag of its own, and go install from a proxy of its own: 3 minutes, 10 with cold caches
-	RELEASE=1 CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run 'Release|GoInstall' ./tests/deploy
+	RELEASE=1 CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run 'Release|GoInstall' ./tests/e2e/deploy
 
 test-arm64: ## tests of the driver on an emulated arm64 processor under a stock kernel: 2 to 10 minutes
 	ARM64=1 go test -count=1 -v -timeout 30m ./tests/vm/arm64
@@ -79,19 +79,19 @@ test-arm64: ## tests of the driver on an emulated arm64 processor under a stock 
 test-services: ## real services on the stack with the clients people have; SERVICES="web ssh" for some
 	@tests/deps.sh services
 	@skips=$$(mktemp); versions=$$(mktemp); status=0; for s in $(SERVICES); do \
-	(cd tests/services/$$s && go vet . && NEED_LOG=$$skips SERVICES_LOG=$$versions go test -count=1 -timeout $(TIMEOUT) .) || status=1; done; \
+	(cd tests/e2e/services/$$s && go vet . && NEED_LOG=$$skips SERVICES_LOG=$$versions go test -count=1 -timeout $(TIMEOUT) .) || status=1; done; \
 	echo "versions:" $$(sort -u $$versions | tr '\n' ',' | sed 's/,$$//; s/,/, /g'); \
 	sort -u $$skips; rm -f $$skips $$versions; exit $$status
 
 test-attacks: ## a server under attack, and its clients: one table. 3 minutes; LONG=1: attacks of 60 s, or DURATION=20s
 	@tests/deps.sh attacks
-	cd tests/attack && ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) -for $(or $(DURATION),$(if $(LONG),60s,5s))
+	cd tests/e2e/attack && ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) -for $(or $(DURATION),$(if $(LONG),60s,5s))
 
 test-newest-gvisor: ## build and short tests against the newest gVisor there is, or GVISOR=VERSION, with a copy of go.mod: at most 15 minutes
 	@tests/newest-gvisor.sh
 
 test-suites: ## Go's own tests of net and net/http on a slice, beside the host's results; SHORT=1: those of go test -short
-	go run ./tests/suites $(if $(SHORT),-short)
+	go run ./tests/conformance/suites $(if $(SHORT),-short)
 
 soak-tests: ## SOAK_PACKAGES (all) SOAK_COUNT (20) times with -cpu 1,2, beside four busy loops: hours for all of them
 	@tests/soak.sh $(or $(SOAK_COUNT),20) $(or $(SOAK_PACKAGES),./...)
@@ -107,13 +107,13 @@ check: ## gofmt, vet for amd64, arm64 and macOS, staticcheck, import map and oth
 	CGO_ENABLED=0 GOARCH=amd64 go vet ./...
 	CGO_ENABLED=0 GOARCH=arm64 go vet ./...
 	CGO_ENABLED=0 GOOS=darwin go vet ./...
-	cd tests/perf && CGO_ENABLED=0 go vet ./...
+	cd tests/bench/peers && CGO_ENABLED=0 go vet ./...
 	cd examples/grpc && CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 go run $(STATICCHECK) ./...
 	CGO_ENABLED=0 go test -vet=off ./tests
 
 house: ## count what makes the tree hard to hold in one head: objects, packages, names, comments, options; SINCE=COMMIT for its subjects
-	CGO_ENABLED=0 go run ./tests/house/run $(SINCE)
+	CGO_ENABLED=0 go run ./tests/lib/house/run $(SINCE)
 
 deps: ## install what the tests use, by apt if root; else say what is missing
 	@tests/deps.sh
@@ -122,7 +122,7 @@ demo: build ## a server on a slice of a software ConnectX, with clients, on this
 	bin/rdma-netstack demo
 
 bench: ## the driver alone on rings filled ahead: ns per packet; then TCP across the software NIC, offloads on and off
-	CGO_ENABLED=0 go run ./tests/bench -rounds $(ROUNDS)
+	CGO_ENABLED=0 go run ./tests/bench/driver -rounds $(ROUNDS)
 
 bench-go: ## every benchmark whose name matches BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) ./...
@@ -135,13 +135,13 @@ pgo: ## make cmd/rdma-netstack/default.pgo anew, by which go build lays the comm
 
 bench-peers: ## measure against the kernel and gVisor's own links, 20 minutes; into docs/perf-log/peers.md; QUICK=1: five, printed only
 	@tests/deps.sh perf
-	cd tests/perf && go run . $(if $(QUICK),-quick,-page ../../docs/perf-log/peers.md)
+	cd tests/bench/peers && go run . $(if $(QUICK),-quick,-page ../../../docs/perf-log/peers.md)
 
 bench-scale: ## what an operation costs with more cores, queues and sockets, in counts: 40 s; LONG=1: 64 to 50,000 connections, an hour
-	CGO_ENABLED=0 go run ./tests/scale $(if $(LONG),-long)
+	CGO_ENABLED=0 go run ./tests/bench/scale $(if $(LONG),-long)
 
 bench-host: ## HTTP and DNS on the host's own address against an address and a MAC of its own, in turns: 2 minutes
-	RATES=1 CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run Rates ./tests/hostmode
+	RATES=1 CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run Rates ./tests/e2e/hostmode
 
 fuzz: ## every fuzz target, for FUZZTIME each
 	@tests/fuzz.sh $(FUZZTIME)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // TestAddrsOrder: the addresses come in the same order each time, those of IPv4 first.

@@ -25,8 +25,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	software "github.com/rdma-netstack/rdma-netstack/tests/card"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	software "github.com/rdma-netstack/rdma-netstack/tests/lib/card"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // bonded is a stack on the host's own address on a bond of two cards' ports, and a switch outside:

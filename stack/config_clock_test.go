@@ -12,7 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // TestDeadlineOfClock: deadlines of conns and of dials are times of Config.Clock; one of the

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // cutWorld is a server with a listener, and connections of a client.

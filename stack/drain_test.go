@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // TestDrain has connections that the program has not accepted when draining begins: closing the

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // An HTTP server on an RDMA device.

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/moving"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // TestSpread: by load flows come to the first queue at first, else to all.

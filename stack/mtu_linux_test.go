@@ -17,8 +17,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // TestMTUOfPacketSockets changes the MTU of a netdev, with a MAC address of our own on it, down and

@@ -23,8 +23,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/moving"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // website is an httptest server on a stack.

@@ -132,12 +132,12 @@ type Stack struct {
 // (docs/netstack-workarounds.md); others do not: on them a connection can stand still for good
 // after losses. A program on such a link sets deadlines.
 //
-// Of gVisor's own links these are known to close in the middle of traffic (tests/links): channel,
-// pipe, alone and below ethernet, veth, alone and below sniffer, packetsocket or waitable, and
-// fdbased with readv, recvmmsg or mmap, and sharedmem. xdp's waits for itself when it is detached,
-// and sharedmem's server end for one more packet: Close then takes a second, says so in the log and
-// leaves the link's goroutines behind. muxed is refused. tun is no link to give here: its Device
-// adds an interface to [Stack.Netstack], which Close removes.
+// Of gVisor's own links these are known to close in the middle of traffic (tests/e2e/links):
+// channel, pipe, alone and below ethernet, veth, alone and below sniffer, packetsocket or waitable,
+// and fdbased with readv, recvmmsg or mmap, and sharedmem. xdp's waits for itself when it is
+// detached, and sharedmem's server end for one more packet: Close then takes a second, says so in
+// the log and leaves the link's goroutines behind. muxed is refused. tun is no link to give here:
+// its Device adds an interface to [Stack.Netstack], which Close removes.
 func New(link gstack.LinkEndpoint, cfg Config) (*Stack, error) {
 	return NewContext(context.Background(), link, cfg)
 }

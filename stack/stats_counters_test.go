@@ -6,7 +6,7 @@ import (
 	"net"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // TestCounters follows a connection through the counters.

@@ -9,7 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // TestSYNFlood: handshakes that are never completed take a bounded amount of memory, and do not

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // logLines collects log lines. Any goroutine may use it.

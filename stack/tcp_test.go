@@ -24,8 +24,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
-	"github.com/rdma-netstack/rdma-netstack/tests/moving"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // TestBadCable moves data both ways over a cable that loses, duplicates, reorders and corrupts.

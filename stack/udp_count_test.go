@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // TestDatagramsAddUp sends more than a socket holds, to a socket whose datagrams bypass netstack

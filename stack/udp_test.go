@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/netpair"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
 // manyAddresses gives the server two more IPv4 addresses, one of them of another subnet, and one

@@ -3,7 +3,7 @@ package tests
 import (
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/house"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/house"
 )
 
 // most holds the ratchets of the tree: what make house prints may fall below a figure, never rise

@@ -1,6 +1,13 @@
 // Package tests keeps the rules of the source tree: who may import whom, where
 // unsafe may be, what a file looks like. It also is the home of tests that need
-// more than one package or more than one machine.
+// more than one package or more than one machine:
+//
+//	lib          what tests share: needs, links in memory, meters, the figures of the tree
+//	conformance  what sockets and TCP do, beside Linux and package net
+//	e2e          whole servers: services, attacks, the host's address, deployment, monitoring
+//	sim          worlds on virtual time
+//	vm           stock kernels and their drivers on the model
+//	bench        measurements: the driver, other links and the kernel, cores and connections
 package tests
 
 import (
@@ -52,7 +59,7 @@ var layers = map[string]layer{
 		tests: []string{"cmd/rdma-netstack/lab"}},
 
 	// for all of a process; x/net: the assembler of filters
-	"privileges": {others: []string{xsys, xnet}, tests: []string{"tests/need"}},
+	"privileges": {others: []string{xsys, xnet}, tests: []string{"tests/lib/need"}},
 
 	"internal/mmio":      {others: []string{xsys}},
 	"dv/internal/netdev": {others: []string{xsys, netlink}},
@@ -123,8 +130,8 @@ var layers = map[string]layer{
 			"internal/memlimit"},
 		others: []string{gvisor, dhcp, xnet, xsys},
 		tests: []string{"simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
-			"cmd/rdma-netstack/lab", "tests/card", "tests/netpair", "stack/stacktest", netlink,
-			dns},
+			"cmd/rdma-netstack/lab", "tests/lib/card", "tests/lib/netpair", "stack/stacktest",
+			netlink, dns},
 	},
 	"stack/metrics": {module: []string{"stack", "stack/internal/fields", "dv", "link/packet"},
 		tests: []string{"stack/stacktest"}},
@@ -142,7 +149,7 @@ var layers = map[string]layer{
 	// names of hosts over connections that others dial; x/net: the format of DNS messages
 	"stack/internal/resolver": {module: []string{"clock"},
 		others: []string{xnet + "/dns/dnsmessage"},
-		tests:  []string{"clock/clocktest", "tests/need"}},
+		tests:  []string{"clock/clocktest", "tests/lib/need"}},
 	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
 	"apps/httpd":      {module: []string{"clock", "internal/memlimit"}},
 	// x/net: the type of a batch of datagrams
@@ -155,7 +162,7 @@ var layers = map[string]layer{
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock",
 			"internal/overlay", "internal/running"},
 		others: []string{netlink, xsys, dns},
-		tests:  []string{"tests/card"},
+		tests:  []string{"tests/lib/card"},
 	},
 	// reads GOROOT and makes what go build -overlay takes: the standard library only
 	"internal/overlay": {},
@@ -197,23 +204,25 @@ var layers = map[string]layer{
 	},
 	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
 	// a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
-	"tests/perf": {
+	"tests/bench/peers": {
 		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof,
 			"github.com/quic-go/quic-go", "github.com/valyala/fasthttp", "google.golang.org/grpc",
 			"google.golang.org/protobuf"},
 	},
 	// a module of its own: the types of Kubernetes' API and kustomize are large
-	"tests/kubernetes": {others: []string{"k8s.io/api/", "sigs.k8s.io/"}},
+	"tests/e2e/kubernetes": {others: []string{"k8s.io/api/", "sigs.k8s.io/"}},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
-	"tests/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "simnic/...",
-		"stack", "tests/moving", "tests/need", "clock"}},
-	"tests/services/...": {module: []string{"tests/services/world", "tests/netpair", "stack"},
-		others: services},
-	"tests/services/leak": {module: []string{"stack", "stack/stacktest"},
+	"tests/e2e/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "simnic/...",
+		"stack", "tests/lib/moving", "tests/lib/need", "clock"}},
+	"tests/e2e/services/...": {
+		module: []string{"tests/e2e/services/world", "tests/lib/netpair", "stack"},
+		others: services,
+	},
+	"tests/e2e/services/leak": {module: []string{"stack", "stack/stacktest"},
 		others: []string{"go.uber.org/goleak"}},
 }
 
-// services are the modules that the tests in tests/services run on the stack.
+// services are the modules that the tests in tests/e2e/services run on the stack.
 var services = []string{
 	dns, "github.com/caddyserver/caddy/v2", "github.com/coredns", "github.com/gliderlabs/ssh",
 	"github.com/prometheus/client_golang",
@@ -222,8 +231,8 @@ var services = []string{
 }
 
 // anyTest is what every test file may import.
-var anyTest = []string{"tests/need", "tests/moving", "tests/pipes", "clock", "clock/clocktest",
-	"internal/random", xsys, xnet}
+var anyTest = []string{"tests/lib/need", "tests/lib/moving", "tests/lib/pipes", "clock",
+	"clock/clocktest", "internal/random", xsys, xnet}
 
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is
 // allowed in the first one's directory.

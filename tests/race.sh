@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints "-race" where go test can have the race detector. Elsewhere it prints nothing, and on standard error, in a frame, that
 # there is none and why. With the argument "again" it repeats only that, at the end of a long output.
-why=$(go test -race -c -o /dev/null ./tests/need 2>&1) && {
+why=$(go test -race -c -o /dev/null ./tests/lib/need 2>&1) && {
 	[ "${1-}" = again ] || echo -race
 	exit 0
 }

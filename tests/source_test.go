@@ -145,9 +145,9 @@ func checkInit(f *file) (wrong []string) {
 	return wrong
 }
 
-// checkSkips wants every skip to go through tests/need, which knows the reason.
+// checkSkips wants every skip to go through tests/lib/need, which knows the reason.
 func checkSkips(f *file) []string {
-	if f.dir() == "tests/need" {
+	if f.dir() == "tests/lib/need" {
 		return nil
 	}
 	return calls(f, func(recv, name string) bool {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/pipes"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/pipes"
 )
 
 func from(addr string) asker { return asker{addrPort: netip.MustParseAddrPort(addr)} }

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/pipes"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/pipes"
 )
 
 // piped starts a server on connections without buffers, in virtual time.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // serveLoopback runs a server on the kernel's loopback and returns its port.

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/pipes"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/pipes"
 )
 
 // world is a server in virtual time.

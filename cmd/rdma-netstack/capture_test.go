@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // TestCapture captures from a server of this process, with each way out.

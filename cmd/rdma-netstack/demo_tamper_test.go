@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // TestDemoFindsFaults misconfigures the slice and requires that the matching check reports it.

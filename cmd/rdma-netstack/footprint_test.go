@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // TestServeFootprint requires an idle server to use little CPU and memory. The figures it logs are

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // TestServeOnHost serves on the address of an interface, for clients beyond it and on the machine

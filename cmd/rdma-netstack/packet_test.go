@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // vethLab is a namespace in which the server runs, on veth0, and one whose kernel is the clients'.

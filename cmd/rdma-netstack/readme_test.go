@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // readmeHead is the code that a reader adds before the code at the beginning of README.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // inANetworkOf makes a machine whose network has these prefixes, the machine as .7 and its default

@@ -14,8 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
-	"github.com/rdma-netstack/rdma-netstack/tests/card"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/card"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // hostRings is a card whose netdev is eth0 of a host, which has the servers' addresses, and another

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 var update = flag.Bool("update", false, "write testdata from what the C compiler says")

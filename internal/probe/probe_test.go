@@ -14,7 +14,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/apps/httpd"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // world is the namespace near, where clients are, on a cable with far: a kernel at 192.0.2.2 and

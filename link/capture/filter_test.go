@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // ether is an Ethernet frame to and from two stations.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // commit gives frames to a tap as a batch of one queue.

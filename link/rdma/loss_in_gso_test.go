@@ -9,7 +9,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/tests/moving"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
 )
 
 // TestLossInSuperSegment loses one frame of a super-segment that is all the data in flight:

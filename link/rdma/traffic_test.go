@@ -19,8 +19,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
-	"github.com/rdma-netstack/rdma-netstack/tests/moving"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // data is n bytes in which an exchange of any two parts is detected.

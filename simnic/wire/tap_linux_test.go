@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 	"golang.org/x/sys/unix"
 )
 

@@ -23,5 +23,5 @@
 //	defer server.Close()
 //	defer client.Close()
 //
-// tests/services/leak has goleak judge all three.
+// tests/e2e/services/leak has goleak judge all three.
 package stacktest

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"text/tabwriter"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/sim/build"
 )
 

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/pcie"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
-// The tests of tests/hostmode on the model under a stock kernel: servers on the address of its
+// The tests of tests/e2e/hostmode on the model under a stock kernel: servers on the address of its
 // netdev, on rings, with rules. All of it is in the guest; clients outside use a second netdev, on
 // the same network as the port.
 //
@@ -28,12 +28,12 @@ import (
 // hostSet are the guest's modules.
 const hostSet = "host"
 
-// hostTests are those of tests/hostmode that run here, and how long one may take.
+// hostTests are those of tests/e2e/hostmode that run here, and how long one may take.
 var hostTests = []string{"TestManyLong", "TestPathMTU", "TestBesideKernel"}
 
 const hostTime = 40 * time.Minute
 
-// connectionsEnv is how many connections there are from outside, also for tests/hostmode.
+// connectionsEnv is how many connections there are from outside, also for tests/e2e/hostmode.
 const connectionsEnv = "HOST_CONNECTIONS"
 
 // TestHostMode is not a part of make test: make test-vm-host says how many connections there are
@@ -49,7 +49,7 @@ func TestHostMode(t *testing.T) {
 	p.tools, err = p.cache.HostTools(t.Context())
 	need.That(t, "packages", err)
 	program := filepath.Join(p.dir, "hostmode.test")
-	build(t, "test", program, "../hostmode")
+	build(t, "test", program, "../e2e/hostmode")
 	p.files = map[string]string{"/bin/hostmode.test": program,
 		"/etc/passwd": "testdata/passwd", "/etc/group": "testdata/group"}
 	p.memory = 1024
@@ -94,7 +94,7 @@ func (w *world) secondNetdev(t *testing.T) (name string) {
 	return name
 }
 
-// runHostTest runs a test of tests/hostmode in the guest.
+// runHostTest runs a test of tests/e2e/hostmode in the guest.
 func (w *world) runHostTest(t *testing.T, name string, env ...string) {
 	t.Helper()
 	before := w.nic.Counters().Slice

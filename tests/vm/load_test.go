@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/pcie"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )

@@ -17,7 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/card"
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // veth runs do in a network namespace with two ends of a cable that are up, "port" and "peer".

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // goFiles are the files of package net whose tests are about what this package does.

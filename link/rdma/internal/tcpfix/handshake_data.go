@@ -20,7 +20,7 @@ import (
 // Fix: an ACK without the data is delivered first, and ends the handshake.
 //
 // Not reported upstream. No longer needed when the row "what is missing is taken where data has
-// ended the handshake" of tests/tcp passes without it.
+// ended the handshake" of tests/conformance/tcp passes without it.
 type handshakeData struct {
 	waiting atomic.Int32 // slots that are taken
 

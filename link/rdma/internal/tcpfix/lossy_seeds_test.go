@@ -11,7 +11,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
-	"github.com/rdma-netstack/rdma-netstack/tests/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // oneProcessor makes runs reproducible.

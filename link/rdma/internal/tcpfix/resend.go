@@ -709,7 +709,7 @@ func (f *resendFlow) hideTail(s *hdr.Segment) (hidden bool) {
 // sent again finWait later.
 //
 // Not reported upstream. No longer needed when the row "a FIN that was sent too often to be sent
-// again by a timeout" of tests/tcp passes without it.
+// again by a timeout" of tests/conformance/tcp passes without it.
 
 // finWait says how long the acknowledgement of a FIN may come after that of the data before it.
 const finWait = time.Millisecond

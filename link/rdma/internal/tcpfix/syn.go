@@ -242,7 +242,7 @@ func (x *synEchoFix) sent(s *hdr.Segment) {
 // Fix: the window of such an ACK is scaled.
 //
 // Not reported upstream. No longer needed when the row "the window is scaled in the answer to a SYN
-// that comes again" of tests/tcp passes without it.
+// that comes again" of tests/conformance/tcp passes without it.
 type synWindowFix struct {
 	repeated atomic.Int32 // slots whose SYN has come again; 0 almost always
 
@@ -338,7 +338,7 @@ func (x *synWindowFix) expire() {
 // Fix: of the options in a copy of a SYN those are taken out that our SYN-ACK did not have.
 //
 // Not reported upstream. No longer needed when the row "a copy of a SYN gets no options that its
-// SYN cookie had not" of tests/tcp passes without it.
+// SYN cookie had not" of tests/conformance/tcp passes without it.
 
 // optionSet is kinds of TCP options, the bit of each set. Kinds of 32 and more are not in it.
 type optionSet uint32
@@ -395,7 +395,7 @@ func eachOption(tcp []byte, do func(option []byte)) {
 // Fix: after one such SYN the next is at least synPause later; those between are dropped.
 //
 // Upstream: no issue is known. No longer needed when the row "a wrong acknowledgement in SYN-SENT"
-// of tests/tcp passes without it.
+// of tests/conformance/tcp passes without it.
 type synBurstFix struct {
 	clock    tcpip.Clock
 	sentSYNs synTable[synSent]

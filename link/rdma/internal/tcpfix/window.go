@@ -95,7 +95,7 @@ func (z *zeroWindow) received(s *hdr.Segment) bool {
 // that keeps what comes beyond its window has no memory left for what is missing.
 //
 // Not reported upstream. No longer needed when the row "an acknowledgement that was overtaken has a
-// small window" of tests/tcp passes without it.
+// small window" of tests/conformance/tcp passes without it.
 type narrowWindow struct {
 	// limit is above every window field that means less than a segment with any peer so far.
 	limit atomic.Uint32

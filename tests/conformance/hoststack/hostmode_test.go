@@ -1,0 +1,89 @@
+//go:build linux
+
+package hoststack
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/card"
+)
+
+// hostWorld is two stacks on the addresses of two kernels (stack.Config.Host), each in the network
+// namespace that has them, on packet sockets. Their ports are different ones, so that a note tells
+// them apart.
+func hostWorld(t *testing.T) *world {
+	onCable := dv.Config{Device: cable}
+	return stacksOnHosts(t, "host mode", cabledWorld(t), onCable, onCable)
+}
+
+// ringsWorld is hostWorld on the rings of two software ConnectX, whose netdevs are the kernels'.
+func ringsWorld(t *testing.T) *world {
+	var server, client dv.Config
+	w := worldOn(t, func(s, c *lab.Net) (string, error) {
+		const port = "port0"
+		if err := lab.Cable(s, port, c, port); err != nil {
+			return port, err
+		}
+		var errs [2]error
+		server, errs[0] = cardOf(t, s, port, 1)
+		client, errs[1] = cardOf(t, c, port, 2)
+		return port, errors.Join(errs[:]...)
+	})
+	return stacksOnHosts(t, "host mode on rings", w, server, client)
+}
+
+// cardOf gives a host a card at the end of the cable that is called port.
+func cardOf(t *testing.T, n *lab.Net, port string, number byte) (cfg dv.Config, _ error) {
+	mac := net.HardwareAddr{2, 0, 0x5e, 0, 0x53, number}
+	return cfg, n.Do(func() error {
+		if err := card.Netdev(cable, port, mac); err != nil {
+			return err
+		}
+		nic, opened, err := card.Open(cable, port, mac)
+		if err == nil {
+			t.Cleanup(func() { nic.Close() })
+			cfg = opened
+		}
+		return err
+	})
+}
+
+// stacksOnHosts puts stacks in the place of the kernels of w.
+func stacksOnHosts(t *testing.T, name string, w *world, onServer, onClient dv.Config) *world {
+	w.name = name
+	server, client := w.server.(inside), w.client.(inside)
+	w.server = server.onHost(t, onServer, 0)
+	taken, err := client.ListenPacket("udp", netip.AddrPortFrom(w.client4, firstPort).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	w.client = client.onHost(t, onClient, 0)
+	w.deaf = func(r *run) string { return r.full(server.onHost(r, onServer, 1)) }
+	return w
+}
+
+// firstPort is the first of those that a stack connects from, unless it is taken.
+const firstPort = 61440
+
+// onHost opens a stack on the addresses of the namespace. backlog is TCPOptions.Backlog.
+func (i inside) onHost(t testing.TB, nic dv.Config, backlog int) inside {
+	t.Helper()
+	nic.RxQueues, nic.TxQueues = 1, 1
+	st, err := enter(i, func() (*stack.Stack, error) {
+		return stack.Open(context.Background(), stack.Config{Host: true, NIC: nic,
+			TCP: stack.TCPOptions{Backlog: backlog}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	return inside{i.n, netstack{st}}
+}
