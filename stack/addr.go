@@ -167,7 +167,7 @@ func (c Config) dynamic() bool { return c.Auto || c.DHCPv4 || c.DHCPv6 || c.SLAA
 
 // unanswered is why there is no address, with what helps.
 func (s *Stack) unanswered() error {
-	if up, _ := s.port(); !up {
+	if up, _ := s.uplink.LinkState(); !up {
 		return errors.New("the port's link is down")
 	}
 	hint := ""

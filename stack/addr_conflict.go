@@ -555,7 +555,7 @@ func (s *rateLimit) allows(now time.Time) (ok bool, missed uint64) {
 // lockAddresses takes the locks of the stack's MAC address and of Config.Addresses. The error is
 // ErrDuplicateAddress if another process has one.
 func (s *Stack) lockAddresses() error {
-	port, ok := s.packets.(*packet.Port)
+	port, ok := s.uplink.FirstInterface().(*packet.Port)
 	if !ok || s.host != nil || runtime.GOOS != "linux" {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/memlimit"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 )
 
 // Config configures a stack: its device, addresses, routes and protocols. The zero value is useful:
@@ -207,7 +208,7 @@ type Config struct {
 	hostAddresses []netip.Prefix // of the netdev, with Host; set by Open
 	netdevName    string         // set by Open if the port has a netdev here
 
-	bond *bondFacts // of a test; nil: the kernel's
+	bond *uplink.BondFacts // of a test; nil: the kernel's
 
 	renewal     time.Duration // least time between renewals of a lease; a test may shorten it
 	declineWait time.Duration // after a DECLINE; likewise
@@ -236,6 +237,16 @@ type Spread = rdma.Spread
 const (
 	SpreadLoad = rdma.SpreadLoad // over as many queues as the load needs
 	SpreadAll  = rdma.SpreadAll  // over all
+)
+
+// Backend is what [Open] puts under a stack. It reads and writes text, as RxMode does.
+type Backend = uplink.Backend
+
+// The backends; package link/uplink says what each is.
+const (
+	BackendAuto   = uplink.BackendAuto   // rings where NIC.Device has an mlx5 device, else packet
+	BackendRings  = uplink.BackendRings  // the rings of an mlx5 device, or an error
+	BackendPacket = uplink.BackendPacket // packet sockets on a netdev of any make
 )
 
 // The modes of receive queues.

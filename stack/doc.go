@@ -81,7 +81,7 @@
 //	raEvents.mu                   netstack's callbacks take it
 //	neighbours.mu                 netstack's callbacks take it
 //	neighbours.known
-//	bond.mu
+//	uplink.bond.mu
 //	failover.Link.mu
 //	tcpMemory.telling             health and log are told
 //	health.mu

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
+	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 )
 
 // WithRenewal is cfg with another least time between renewals of a lease.
@@ -74,8 +75,8 @@ func WithBond(cfg Config, f *BondFacts) Config {
 		b.Devices = slices.Clone(b.Devices)
 		return b
 	}
-	cfg.bond = &bondFacts{below: below, changed: f.Changed,
-		devices: func() (all []dv.DeviceInfo) {
+	cfg.bond = &uplink.BondFacts{Below: below, Changed: f.Changed,
+		Devices: func() (all []dv.DeviceInfo) {
 			for _, p := range below().Devices {
 				if p.RDMA {
 					all = append(all, dv.DeviceInfo{Name: "sim", Netdev: p.Name})
@@ -83,7 +84,7 @@ func WithBond(cfg Config, f *BondFacts) Config {
 			}
 			return all
 		},
-		member: func(cfg dv.Config, name string) dv.Config {
+		Member: func(cfg dv.Config, name string) dv.Config {
 			m := f.Members[name]
 			cfg.Kernel, cfg.Facts, cfg.DelayDrop = m.Kernel, m.Facts, m.DelayDrop
 			return cfg

@@ -117,7 +117,7 @@ func (s *Stack) join(link *rdma.Endpoint) error {
 			"Backend, and wait until the device of either is there", p.PID, p.backend, have)
 	}
 	t := &taking{s: s, p: p.peer, in: link.NewInjector(), flows: new(rdma.Flows),
-		device: s.device}
+		device: s.uplink.FirstDevice()}
 	s.taking = t
 	s.other.Store(t.p)
 	link.Steer(&rdma.Steering{Share: rdma.ShareWatch})

@@ -198,7 +198,7 @@ func (s *Stack) Health() []Health {
 	}
 	device := &all[reportDevice]
 	device.GracePeriod = s.cfg.GracePeriod
-	device.AutoRecover = s.failover.Load() != nil && !ended && !held
+	device.AutoRecover = s.uplink.IsKept() && !ended && !held
 	return all[:]
 }
 
@@ -249,11 +249,7 @@ func (s *Stack) RecoverReporter(reporter string) error {
 
 // Recover looks for the device now, also if it is not recovered by itself any more: see
 // Config.GracePeriod. It does not wait, and does nothing while the device works.
-func (s *Stack) Recover() {
-	if kept := s.failover.Load(); kept != nil {
-		kept.Recover()
-	}
-}
+func (s *Stack) Recover() { s.uplink.Recover() }
 
 // keptDumps says how many dumps of a reporter are kept, at most: the last ones. A queue's takes
 // less than 10 KiB.

@@ -52,8 +52,8 @@ type host struct {
 	kept     map[kernelConn]struct{} // of the kernel, whose listener may be closed
 }
 
-// name returns what the netdev is called now.
-func (h *host) name() string { return *h.netdev.Load() }
+// Name returns what the netdev is called now.
+func (h *host) Name() string { return *h.netdev.Load() }
 
 // HostStats counts what a stack on the host's own addresses leaves to the kernel, see
 // [Config.Host].
@@ -82,7 +82,7 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	first := h.block.First
-	stats = HostStats{Netdev: h.name(), FirstPort: first, LastPort: first + backing.BlockSize - 1,
+	stats = HostStats{Netdev: h.Name(), FirstPort: first, LastPort: first + backing.BlockSize - 1,
 		Accepted: h.accepted.Load(), Dialled: h.dialled.Load(), Received: h.received.Load(),
 		Sent: h.sent.Load(), Rules: h.rules != nil, Unsteered: h.past}
 	for _, q := range h.link.Stats().Rx {
@@ -136,10 +136,10 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 	if err != nil {
 		return nil, errors.Join(err, h.close())
 	}
-	cfg.hostAddresses, cfg.NIC.Device = found.Addresses, h.name()
-	cfg.netdevName = h.name()
+	cfg.hostAddresses, cfg.NIC.Device = found.Addresses, h.Name()
+	cfg.netdevName = h.Name()
 	cfg.DuplicateDetection, cfg.NoAnnounce = -1, true // the kernel has done so
-	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.name()}})
+	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.Name()}})
 	if err != nil {
 		return nil, errors.Join(err, h.close())
 	}
@@ -163,12 +163,12 @@ func (h *host) findNetdev(cfg Config) (found hostnet.Network, err error) {
 	if h.kernel, err = hostnet.Open(); err != nil {
 		return found, err
 	}
-	if found, err = h.kernel.Read(h.name()); err != nil {
+	if found, err = h.kernel.Read(h.Name()); err != nil {
 		return found, err
 	}
 	if len(found.Addresses) == 0 {
 		return found, fmt.Errorf("%s has no address: ip address add 192.0.2.10/24 dev %[1]s, "+
-			"or give the stack an address of its own in place of Host", h.name())
+			"or give the stack an address of its own in place of Host", h.Name())
 	}
 	h.device.Store(&backing.Device{Index: found.Index, MTU: h.frameMTU(found)})
 	h.addrs = found.Addresses
@@ -183,7 +183,7 @@ func (h *host) findNetdev(cfg Config) (found hostnet.Network, err error) {
 // openOnHost gives s its link and the host's configuration.
 func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	h := s.host
-	link, nic, err := h.openLink(ctx)
+	link, err := h.openLink(ctx)
 	if err != nil {
 		return err
 	}
@@ -201,10 +201,10 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	if err := h.useRoutes(found.Routes); err != nil {
 		return err
 	}
-	s.keepLink(nic)
+	s.uplink.Keep()
 	s.background.Go(h.follow)
 	notify(h.returned) // what has changed meanwhile
-	if !s.carrier().LinkUp() {
+	if !s.uplink.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}
 	s.watched = make(chan struct{})
@@ -212,8 +212,8 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	return nil
 }
 
-// sockets returns the packet sockets that the ports are told to.
-func (h *host) sockets() *packet.Port {
+// Sockets returns the packet sockets that the ports are told to.
+func (h *host) Sockets() *packet.Port {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.link
@@ -222,10 +222,10 @@ func (h *host) sockets() *packet.Port {
 // netdevGone returns what is closed when the netdev is removed with which the stack ends; nil: it
 // ends with none.
 func (h *host) netdevGone() <-chan struct{} {
-	if h == nil || h.stack.failover.Load() != nil {
+	if h == nil || h.stack.uplink.IsKept() {
 		return nil
 	}
-	return h.sockets().Done()
+	return h.Sockets().Done()
 }
 
 // close gives all ports back to the kernel. Connections that a program has from there stay its own.

@@ -71,10 +71,10 @@ func (h *host) look() (again time.Duration) {
 		h.stack.log.Warn("the host's configuration is not known", "interface", h.stack.name,
 			"error", err)
 	}
-	if err != nil || found.Index == 0 || h.sockets().Err() != nil {
+	if err != nil || found.Index == 0 || h.Sockets().Err() != nil {
 		return 0 // it is gone, or not opened yet
 	}
-	return sooner(h.mac.follow(h.name(), found.MAC), h.take(found))
+	return sooner(h.mac.follow(h.Name(), found.MAC), h.take(found))
 }
 
 // sooner returns the shorter of two times to wait, of which 0 is none.
@@ -90,8 +90,8 @@ func sooner(a, b time.Duration) time.Duration {
 // have given it the name of before a rename.
 func (h *host) read() (hostnet.Network, error) {
 	h.rename()
-	found, err := h.kernel.Read(h.name())
-	if first := h.stack.cfg.NIC.Device; errors.Is(err, syscall.ENODEV) && first != h.name() {
+	found, err := h.kernel.Read(h.Name())
+	if first := h.stack.cfg.NIC.Device; errors.Is(err, syscall.ENODEV) && first != h.Name() {
 		again, otherErr := h.kernel.Read(first)
 		if otherErr == nil && bytes.Equal(again.MAC, h.stack.HardwareAddr()) {
 			h.netdev.Store(&first)
@@ -105,17 +105,23 @@ func (h *host) read() (hostnet.Network, error) {
 // addresses has to say so, or its neighbours send nothing by it from then on (RFC 4861 section
 // 7.2.5; ndisc_send_unsol_na in linux net/ipv6/ndisc.c).
 func (h *host) routesIPv6() bool {
-	b, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + h.name() + "/forwarding")
+	b, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + h.Name() + "/forwarding")
 	return err == nil && strings.TrimSpace(string(b)) == "1"
+}
+
+// Below asks the kernel what is below the netdev.
+func (h *host) Below() (hostnet.Below, error) {
+	h.rename()
+	return h.kernel.Below(h.Name())
 }
 
 // rename notes what the netdev is called now.
 func (h *host) rename() {
 	link, err := h.kernel.LinkAt(h.device.Load().Index)
-	if err != nil || link.Name == h.name() {
+	if err != nil || link.Name == h.Name() {
 		return
 	}
-	h.stack.log.Info("the netdev has another name", "interface", h.stack.name, "before", h.name(),
+	h.stack.log.Info("the netdev has another name", "interface", h.stack.name, "before", h.Name(),
 		"now", link.Name)
 	h.netdev.Store(&link.Name)
 }

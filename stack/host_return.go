@@ -20,7 +20,7 @@ import (
 //
 //	removed     hide    whatever is made later is not passed to the kernel's sockets
 //	made again  rebind  the netdev is not, all else is
-//	            reopen  packet sockets on it, once it has an address
+//	            Reopen  packet sockets on it, once it has an address
 //
 // Connections stay meanwhile, and addresses for a while longer: see returnGrace.
 
@@ -47,7 +47,7 @@ func (h *host) hide() error {
 	if d.Last != 0 {
 		return nil
 	}
-	last, err := h.kernel.LastIndex(h.name())
+	last, err := h.kernel.LastIndex(h.Name())
 	if err != nil {
 		return err
 	}
@@ -116,9 +116,9 @@ func (h *host) setDevice(d backing.Device) error {
 	return errors.Join(errs...)
 }
 
-// reopen opens packet sockets on a netdev that has been made again and has an address. The caller
+// Reopen opens packet sockets on a netdev that has been made again and has an address. The caller
 // closes those before them.
-func (h *host) reopen() (*packet.Port, error) {
+func (h *host) Reopen() (*packet.Port, error) {
 	h.following.Lock()
 	defer h.following.Unlock()
 	found, err := h.read()
@@ -128,13 +128,15 @@ func (h *host) reopen() (*packet.Port, error) {
 	if !slices.ContainsFunc(found.Addresses, func(p netip.Prefix) bool {
 		return !p.Addr().IsLinkLocalUnicast()
 	}) {
-		return nil, fmt.Errorf("%s has no address yet", h.name())
+		return nil, fmt.Errorf("%s has no address yet", h.Name())
 	}
 	if err := h.rebind(found); err != nil {
 		return nil, err
 	}
-	cfg := h.stack.portConfig(h.stack.cfg.NIC)
-	cfg.Device, cfg.MTU = h.name(), 0 // the netdev's MTU, which may be another
+	from := h.stack.uplinkConfig(h.stack.cfg.NIC)
+	from.Host = h
+	cfg := from.PortConfig()
+	cfg.Device, cfg.MTU = h.Name(), 0 // the netdev's MTU, which may be another
 	port, err := packet.Open(cfg)
 	if err != nil {
 		return nil, err

@@ -1,18 +1,16 @@
 package stack
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
 )
 
@@ -20,76 +18,23 @@ import (
 // bring the rest (rdma.RingsAndSockets), and all while the device is away. What is made first is
 // closed last: the kernel's sockets, rules, netstack's endpoints.
 
-// openLink opens packet sockets on the netdev, and before them the rings of its device, if it has
-// one. cfg is how the device is opened.
-func (h *host) openLink(ctx context.Context) (link *rdma.Endpoint, cfg dv.Config, err error) {
+// openLink opens packet sockets on the netdev, and beside them the rings of its device, if it has
+// one.
+func (h *host) openLink(ctx context.Context) (link *rdma.Endpoint, err error) {
 	s := h.stack
-	port, err := packet.Open(s.portConfig(s.cfg.NIC))
-	if err != nil {
-		return nil, cfg, err
-	}
-	s.packets, s.nic, h.link = port, port, port
-	alone := func() (*rdma.Endpoint, dv.Config, error) {
-		link, err := rdma.NewOverPort(port, s.linkOptions())
-		return link, cfg, err
-	}
-	if s.cfg.Backend == BackendPacket {
-		return alone()
-	}
-	var ofBond bool
-	cfg, ofBond, err = h.deviceConfig()
-	if err == nil {
-		link, err = h.openRings(ctx, cfg, ofBond)
-	}
-	if err == nil || s.cfg.Backend == BackendRings || !noRings(err) {
-		return link, cfg, err
-	}
-	s.log.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings", port.Name(),
-		cmp.Or(port.Driver(), "netdev without a driver")), "error", err)
-	return alone()
-}
-
-// openRings opens the device of cfg, or those of a bond's members, and returns the link.
-func (h *host) openRings(ctx context.Context, cfg dv.Config, ofBond bool) (link *rdma.Endpoint,
-	err error) {
-	s := h.stack
-	if ofBond {
-		b, err := h.openBond(ctx, cfg, func(*dv.Device) error { return nil })
-		if err != nil {
-			return nil, err
-		}
-		s.bond, s.nic = b, b
-		if link, err = rdma.NewOverMembers(b.backend, s.linkOptions()); err == nil {
-			b.start(link)
-		}
-		h.rules = link
-		return link, err
-	}
-	dev, err := dv.Open(ctx, cfg)
-	if err != nil {
+	cfg := s.uplinkConfig(s.cfg.NIC)
+	cfg.Host = h
+	if h.link, err = packet.Open(cfg.PortConfig()); err != nil {
 		return nil, err
 	}
-	s.device, s.nic = dev, dev
-	link, err = rdma.NewOverRingsAndSockets(dev, h.link, s.linkOptions())
-	h.rules = link
-	return link, err
-}
-
-// deviceConfig says which device is below the netdev, or that each member of a bond has one. An
-// error that is dv.ErrNoRDMA says that there is none, or that it cannot be used so.
-func (h *host) deviceConfig() (cfg dv.Config, ofBond bool, err error) {
-	cfg = h.stack.health.dumped(h.stack.cfg.NIC)
-	cfg.HostMode = true
-	below, err := h.below()
-	if err != nil {
-		return cfg, false, err
+	if s.uplink, err = uplink.Open(ctx, cfg); err != nil {
+		return nil, err
 	}
-	cfg.VLAN = below.VLAN
-	if cfg.Kernel != nil {
-		return cfg, false, nil
+	link = s.uplink.Endpoint()
+	if s.uplink.HasRings() {
+		h.rules = link
 	}
-	cfg.Device, ofBond, err = portBelow(h.name(), below, h.rdmaDevices())
-	return cfg, ofBond, err
+	return link, nil
 }
 
 // claimBlock has the device lead the ports to dial from to us, another block of them if a process
@@ -167,27 +112,4 @@ func (h *host) unsteer(p *hostPort) error {
 	}
 	return errors.Join(h.rules.RemoveRule(p.rule(dv.PriorityHandOver)),
 		h.rules.RemoveRule(p.rule(dv.PriorityListener)))
-}
-
-// portBeside is such sockets as those that carry the frames while the device is away. They are
-// never muted: they receive while the device is there, too.
-type portBeside struct{ *packet.Port }
-
-// Mute implements failover.Port.
-func (portBeside) Mute() error { return nil }
-
-// Unmute implements failover.Port.
-func (portBeside) Unmute() error { return nil }
-
-// openBeside gives the link the sockets that are open, or others when the netdev is made again.
-func (h *host) openBeside(vlan uint16) (failover.OpenedPort, error) {
-	port := h.sockets()
-	if port.Err() != nil {
-		var err error
-		if port, err = h.reopen(); err != nil {
-			return failover.OpenedPort{}, err
-		}
-	}
-	return failover.OpenedPort{Port: portBeside{port}, Name: port.Name(),
-		Backend: rdma.SocketsInVLAN(port, vlan)}, nil
 }

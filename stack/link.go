@@ -13,6 +13,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 )
 
 // healthInterval says how often resets of queues are looked for, if anybody is to be told.
@@ -37,14 +39,14 @@ func (s *Stack) watch() {
 		case <-s.ctx.Done():
 			return
 		case <-s.host.netdevGone():
-			s.over(s.packets.Err())
+			s.over(s.uplink.FirstInterface().Err())
 			return
-		case <-s.mtu.told():
+		case <-s.uplink.MTUChanged():
 			s.mtu.follow()
-		case <-s.carrier().LinkChanged():
-			s.linkChanged(s.carrier().LinkUp())
-		case <-s.carrier().Done():
-			s.over(s.carrier().Err())
+		case <-s.uplink.LinkChanged():
+			s.linkChanged(s.uplink.LinkUp())
+		case <-s.uplink.Done():
+			s.over(s.uplink.Err())
 			return
 		}
 	}
@@ -57,6 +59,43 @@ func (s *Stack) over(err error) {
 	}
 	s.end(err)
 }
+
+// uplinkConfig returns what the stack wants of its uplink.
+func (s *Stack) uplinkConfig(nic dv.Config) uplink.Config {
+	o := s.cfg.linkOptions()
+	o.SpreadRefused = func(err error) {
+		s.health.notice(reportRx, err)
+		if err == nil {
+			s.log.Info("the device spreads flows again", "interface", s.name)
+			return
+		}
+		s.log.Warn("flows stay on the receive queues that they are on: the device refuses another "+
+			"table, and is asked again after 1 s to 1 min", "interface", s.name, "error", err)
+	}
+	return uplink.Config{NIC: s.health.dumped(nic), Backend: s.cfg.Backend,
+		Fallback: s.cfg.Fallback, MaxOutage: s.cfg.MaxOutage, GracePeriod: s.cfg.GracePeriod,
+		OpenInterface: s.cfg.OpenInterface, Options: o, Ended: s.ctx,
+		HardwareAddr: s.HardwareAddr, UseDevice: s.useDevice, Changed: s.backendChanged,
+		Logger: s.log, Clock: s.clock, Bond: s.cfg.bond}
+}
+
+func (c *Config) linkOptions() rdma.Options {
+	return rdma.Options{RxMode: c.RxMode, Spread: c.Spread, RxLimit: c.RxLimit, Clock: c.Clock,
+		Random: c.Random}
+}
+
+// Device returns the RDMA device underneath, for its counters; nil if the stack was made by [New]
+// or is on packet sockets, or while the device is away. It belongs to the stack, which closes it
+// when it fails: another one takes its place. On a bond of ports with a device each it is the one
+// that sends; Devices has all.
+func (s *Stack) Device() *dv.Device { return s.uplink.Device() }
+
+// Devices returns the RDMA devices underneath, as Device: of a bond all, in its order.
+func (s *Stack) Devices() []*dv.Device { return s.uplink.Devices() }
+
+// PacketPort returns the packet sockets underneath, for their counters; nil if there are none at
+// work, or what Config.OpenInterface has made. It belongs to the stack.
+func (s *Stack) PacketPort() *packet.Port { return s.uplink.PacketPort() }
 
 // linkChanged makes the stack known on a link that is there again, which may be another one than
 // before.

@@ -105,15 +105,6 @@ func (s *Stack) NetdevMTU() (mtu int) {
 	return mtu
 }
 
-// told returns the channel that has a token when what carries the frames has another MTU; nil: it
-// never does.
-func (m *linkMTU) told() <-chan struct{} {
-	if t, ok := m.stack.carrier().(interface{ MTUChanged() <-chan struct{} }); ok {
-		return t.MTUChanged()
-	}
-	return nil
-}
-
 // follow takes the MTU of what carries the frames into use.
 func (m *linkMTU) follow() {
 	s := m.stack

@@ -25,9 +25,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
-	"github.com/rdma-netstack/rdma-netstack/link/failover"
-	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrlock"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
@@ -80,17 +79,12 @@ type Stack struct {
 	conns     openConns
 	fields    tcpFields // of netstack, for Sockets
 
-	nic      nic                           // nil unless made by Open; closed after the link
-	device   *dv.Device                    // the first nic, nil unless that is one
-	bond     *bond                         // the first nic, nil unless that is one
-	packets  packet.Interface              // the first nic, or with Host what is beside it
-	host     *host                         // nil unless Config.Host
-	failover atomic.Pointer[failover.Link] // nil: it ends with its nic
-	watcher  *failover.Watcher             // nil: there is none
-	outage   outage
-	mtu      *linkMTU
-	health   health
-	watched  chan struct{} // closed when the device's watcher has ended; nil unless made by Open
+	uplink  *uplink.Uplink // nil unless made by Open; closed after the link
+	host    *host          // nil unless Config.Host
+	outage  outage
+	mtu     *linkMTU
+	health  health
+	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 
 	failedDials atomic.Uint64
 	dhcp        struct{ sent, refused atomic.Uint64 } // as in Stats
@@ -335,14 +329,9 @@ func (s *Stack) end(cause error) {
 	s.locks.Close()
 	s.background.Wait()
 	s.net.Wait()
-	if carrier := s.carrier(); carrier != nil {
-		s.endErr = carrier.Close()
-	}
+	s.endErr = s.uplink.Close()
 	if s.host != nil {
 		s.endErr = errors.Join(s.endErr, s.host.close())
-	}
-	if s.watcher != nil {
-		s.endErr = errors.Join(s.endErr, s.watcher.Close())
 	}
 	s.endSuccessor()
 }
@@ -550,7 +539,7 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.open(ctx, s.health.dumped(cfg.NIC)); err != nil {
+	if err := s.open(ctx, cfg.NIC); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -571,10 +560,11 @@ func sendQueues(receive, processors int) int {
 
 // open gives s a device and its link. What it has opened is closed by Close, if not by itself.
 func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
-	link, err := s.openBackend(ctx, cfg)
-	if err != nil {
+	var err error
+	if s.uplink, err = uplink.Open(ctx, s.uplinkConfig(cfg)); err != nil {
 		return err
 	}
+	link := s.uplink.Endpoint()
 	if err = s.lockAddresses(); err == nil {
 		err = s.join(link)
 	}
@@ -585,9 +575,10 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	if err := s.attach(ctx, link); err != nil {
 		return err
 	}
-	s.keepLink(cfg)
+	s.uplink.Keep()
+	startMACFollower(s)
 	s.mtu.follow()
-	if !s.carrier().LinkUp() {
+	if !s.uplink.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}
 	s.watched = make(chan struct{})

@@ -14,7 +14,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
-	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
@@ -78,7 +77,7 @@ type Stats struct {
 // Stats returns the present values.
 func (s *Stack) Stats() Stats {
 	c, sent := s.net.Stats(), s.sent()
-	up, changes := s.port()
+	up, changes := s.uplink.LinkState()
 	return Stats{
 		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
@@ -115,25 +114,6 @@ func (s *Stack) Stats() Stats {
 		UDPReceiveBufferErr: c.UDP.ReceiveBufferErrors.Value(),
 		UDPChecksumErrors:   c.UDP.ChecksumErrors.Value(),
 	}
-}
-
-func (s *Stack) port() (up bool, changes uint64) {
-	kept := s.failover.Load()
-	switch {
-	case kept != nil:
-		return kept.LinkUp(), kept.Status().LinkChanges
-	case s.device != nil:
-		st := s.device.Stats()
-		return st.LinkUp, st.LinkChanges
-	case s.bond != nil:
-		return s.bond.LinkUp(), 0
-	case s.packets != nil:
-		if port, ok := s.packets.(*packet.Port); ok {
-			changes = port.Stats().LinkChanges
-		}
-		return s.packets.LinkUp(), changes
-	}
-	return true, 0
 }
 
 func total(m *tcpip.IntegralStatCounterMap) (sum uint64) {

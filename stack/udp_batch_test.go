@@ -100,7 +100,7 @@ func TestBatchRingsOnce(t *testing.T) {
 	r := newDirectRig(t, false)
 	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
 	out := messages(at, bytes.Split(make([]byte, maxBatch), nil)...)
-	bells := func() uint64 { return r.sender.device.Stats().Tx[0].Doorbells }
+	bells := func() uint64 { return r.sender.Device().Stats().Tx[0].Doorbells }
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		send(t, from, to, at, []byte("resolved"))
 		must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))

@@ -16,8 +16,8 @@ var onOneClock = []string{
 	"apps/dnsd", "apps/httpd", "apps/iperf3d",
 	"dv", "dv/uverbs", "dv/internal/...", "dv/mlx5",
 	"simnic", "simnic/frame", "simnic/kernel", "tests/vm/pcie", "simnic/wire",
-	"link/capture", "link/failover", "link/packet", "link/rdma", "link/rdma/internal/hdr",
-	"link/rdma/internal/tcpfix", "stack",
+	"link/capture", "link/failover", "link/packet", "link/uplink", "link/rdma",
+	"link/rdma/internal/hdr", "link/rdma/internal/tcpfix", "stack",
 }
 
 // ownClock has the exceptions, file:name, each with its reason. An entry that is not needed any

@@ -12,9 +12,15 @@ var most = struct {
 	stackMethods, stackFields, stackFiles, packageFiles, knobs, causativeHas, productLines int
 	oneWord, definitions                                                                   float64
 }{
-	stackMethods: 180, stackFields: 62, stackFiles: 32, packageFiles: 57, knobs: 87,
-	causativeHas: 43, productLines: 90_526,
-	oneWord: 50.9, definitions: 17.7,
+	stackMethods: 170,
+	stackFields:  57,
+	stackFiles:   31,
+	packageFiles: 53,
+	knobs:        87,
+	causativeHas: 43,
+	productLines: 90_526,
+	oneWord:      50.8,
+	definitions:  17.7,
 }
 
 // TestHouse keeps the figures of package house from rising.

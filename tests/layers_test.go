@@ -114,6 +114,9 @@ var layers = map[string]layer{
 		module: []string{"link/rdma", "clock"}, others: []string{xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}},
 	},
+	// opens rings, those of bonds, or packet sockets; no gVisor
+	"link/uplink": {module: []string{"dv", "link/rdma", "link/packet", "link/failover",
+		"internal/hostnet", "clock"}, others: []string{xsys}},
 	"link/rdma/internal/tcpfix": {
 		module: []string{"link/rdma/internal/hdr", "internal/random"}, others: []string{gvisor},
 		tests: []string{"link/rdma/internal/hdrtest"},
@@ -124,8 +127,8 @@ var layers = map[string]layer{
 		others: []string{gvisor}},
 	"stack": {
 		// x/net: the type of a batch
-		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "dv",
-			"stack/internal/backing", "internal/hostnet", "stack/internal/resolver",
+		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "link/uplink",
+			"dv", "stack/internal/backing", "internal/hostnet", "stack/internal/resolver",
 			"stack/internal/addrlock", "clock", "internal/random", "internal/netclock",
 			"internal/memlimit"},
 		others: []string{gvisor, dhcp, xnet, xsys},

@@ -20,7 +20,7 @@ import (
 )
 
 // lockedPackages are those whose locks stack/doc.go orders.
-var lockedPackages = []string{"./stack", "./stack/internal/...", "./link/failover",
+var lockedPackages = []string{"./stack", "./stack/internal/...", "./link/failover", "./link/uplink",
 	"./internal/hostnet"}
 
 // TestLockOrder holds the locks of the stack to the order that stack/doc.go states. It follows

@@ -1,4 +1,4 @@
-package stack
+package uplink
 
 import (
 	"bytes"
@@ -66,29 +66,45 @@ func isLAG(members []hostnet.Port) bool {
 	return devices == 1 && len(members) > 1
 }
 
-// bondFacts stand in for what sysfs and rtnetlink say of a bond whose ports a test has made.
-type bondFacts struct {
-	below   func() hostnet.Below
-	devices func() []dv.DeviceInfo
-	changed chan struct{} // as of hostnet.Watcher
-	// member names the configuration for the device of a member
-	member func(cfg dv.Config, name string) dv.Config
+// BondFacts stand in for what sysfs and rtnetlink say of a bond whose ports a test has made.
+type BondFacts struct {
+	Below   func() hostnet.Below
+	Devices func() []dv.DeviceInfo
+	Changed chan struct{} // as of hostnet.Watcher
+	// Member names the configuration for the device of a member.
+	Member func(cfg dv.Config, name string) dv.Config
 }
 
 // below asks what is below the netdev.
-func (h *host) below() (hostnet.Below, error) {
-	if f := h.stack.cfg.bond; f != nil {
-		return f.below(), nil
+func (u *Uplink) below() (hostnet.Below, error) {
+	if f := u.cfg.Bond; f != nil {
+		return f.Below(), nil
 	}
-	h.rename()
-	return h.kernel.Below(h.name())
+	return u.cfg.Host.Below()
 }
 
 // rdmaDevices returns those there are.
-func (h *host) rdmaDevices() []dv.DeviceInfo {
-	if f := h.stack.cfg.bond; f != nil {
-		return f.devices()
+func (u *Uplink) rdmaDevices() []dv.DeviceInfo {
+	if f := u.cfg.Bond; f != nil {
+		return f.Devices()
 	}
 	all, _ := dv.List() // an error: there are none
 	return all
+}
+
+// deviceConfig says which device is below the netdev, or that each member of a bond has one. An
+// error that is dv.ErrNoRDMA says that there is none, or that it cannot be used so.
+func (u *Uplink) deviceConfig() (cfg dv.Config, ofBond bool, err error) {
+	cfg = u.cfg.NIC
+	cfg.HostMode = true
+	below, err := u.below()
+	if err != nil {
+		return cfg, false, err
+	}
+	cfg.VLAN = below.VLAN
+	if cfg.Kernel != nil {
+		return cfg, false, nil
+	}
+	cfg.Device, ofBond, err = portBelow(u.cfg.Host.Name(), below, u.rdmaDevices())
+	return cfg, ofBond, err
 }
