@@ -22,7 +22,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-looks test-browser test-deploy release test-release test-arm64 test-services test-attacks test-suites test-newest-gvisor soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
+.PHONY: build test test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-services test-attacks test-suites test-newest-gvisor soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -31,7 +31,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 	@skips=$$(mktemp); $(if $(SHORT),race=-short; export CGO_ENABLED=0,race=$$(tests/race.sh)); \
 	NEED_LOG=$$skips go test $$race $(TESTFLAGS) -p $$(($$(getconf _NPROCESSORS_ONLN) * 2)) \
 		$(LONGEST) $$(go list ./... | grep -vE '/tests(/vm)?$$') ./tests/vm; status=$$?; \
-	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire|TestGoBack' ./link/rdma/internal/tcpfix || status=1; $(MAKE) --no-print-directory sim || status=1;) \
+	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire|TestGoBack|TestWorlds' ./link/rdma/internal/tcpfix ./tests/conformance/roads || status=1; $(MAKE) --no-print-directory sim || status=1;) \
 	for d in tests/bench/peers examples/grpc; do (cd $$d && CGO_ENABLED=0 go test $(TESTFLAGS) .) || status=1; done; \
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 
@@ -54,6 +54,9 @@ test-host: ## servers on the host's own address: 10,000 connections from outside
 
 test-looks: ## ss -i, stats and capture on a server with 10,000 connections at full load, against what clients and their kernel count, with the p99: 75 seconds. PAIRS=40 for more
 	MANY=$(or $(MANY),10000) PAIRS=$(or $(PAIRS),15) CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run ManyConnections ./cmd/rdma-netstack
+
+test-roads: ## Linux and ours on roads with delay, losses, late frames and queues, in turns: a table, an hour. ROADS="clean,1 % late" RTTS=20,80 ROUNDS=3 SECS=3 for some
+	ROADS='$(or $(ROADS),all)' CGO_ENABLED=0 go test -count=1 -v -timeout 3h -run 'TestTable$$' ./tests/conformance/roads
 
 test-upgrade: ## 20 upgrades in a row of a web and a DNS server, under clients, and 20 with the server before killed, on each kind of link: 2 minutes
 	RDMA_NETSTACK_UPGRADES=20 go test -count=1 -v -timeout $(TIMEOUT) -run '^TestUpgrade' ./cmd/rdma-netstack

@@ -1,0 +1,329 @@
+package roads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+)
+
+// end is one that sends or receives on the system's time. Linux and the product's stacks are ends.
+type end interface {
+	Listen(network, address string) (net.Listener, error)
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// bench is a road on the system's time between a Linux host, which is the client, and a server of
+// each kind.
+type bench struct {
+	client cubic
+	kinds  []kind
+}
+
+// kind is a server with a relay of its own to the client.
+type kind struct {
+	name   string
+	server end
+	relay  *Relay
+	at     netip.Addr // the server's address
+}
+
+const device = "road"
+
+// newBench makes Linux, and the product on packet sockets and on the software NIC.
+func newBench(t *testing.T) *bench {
+	need.NetNS(t)
+	need.TUN(t)
+	client, err := lab.New("client")
+	must(t, err)
+	t.Cleanup(func() { client.Close() })
+	must(t, client.Do(tune))
+	b := &bench{client: cubic{client}}
+	b.add(t, "Linux", func(t *testing.T, n byte) (end, wire.Wire) {
+		host, w := linux(t, n)
+		return cubic{host}, w
+	})
+	b.add(t, "packet", func(t *testing.T, n byte) (end, wire.Wire) {
+		host, w := linux(t, n)
+		var s *stack.Stack
+		must(t, host.Do(func() (err error) {
+			s, err = stack.Open(context.Background(), stack.Config{Backend: stack.BackendPacket,
+				NIC: dv.Config{Device: device}, DuplicateDetection: -1,
+				Addresses: []netip.Prefix{address(n, 3)}})
+			return err
+		}))
+		t.Cleanup(func() { s.Close() })
+		return s, w
+	})
+	b.add(t, "simnic", func(t *testing.T, n byte) (end, wire.Wire) {
+		near, far := wire.Pair()
+		nic, err := simnic.New(simnic.Config{Seed: 1})
+		must(t, err)
+		must(t, nic.ConnectWire(near))
+		s, err := stack.Open(context.Background(), stack.Config{
+			NIC: dv.Config{Kernel: kernel.New(nic, kernel.Config{}).OpenNode,
+				Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()}},
+			DuplicateDetection: -1, Addresses: []netip.Prefix{address(n, 3)}})
+		must(t, err)
+		t.Cleanup(func() {
+			s.Close()
+			nic.Close()
+			near.Close()
+		})
+		return s, far
+	})
+	return b
+}
+
+// address is that of a host of the n-th road.
+func address(n, host byte) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, n, 0, host}), 24)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cubic is a Linux host whose connections have that, whatever the machine's default is.
+type cubic struct{ *lab.Net }
+
+func (h cubic) Listen(network, address string) (ln net.Listener, err error) {
+	err = h.Do(func() (err error) {
+		ln, err = (&net.ListenConfig{Control: useCubic}).Listen(context.Background(), network,
+			address)
+		return err
+	})
+	return ln, err
+}
+
+func (h cubic) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
+	err = h.Do(func() (err error) {
+		c, err = (&net.Dialer{Control: useCubic}).DialContext(ctx, network, address)
+		return err
+	})
+	return c, err
+}
+
+func useCubic(_, _ string, c syscall.RawConn) (err error) {
+	return errors.Join(c.Control(func(fd uintptr) {
+		err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic")
+	}), err)
+}
+
+// tune gives a namespace Linux's usual limits, and no memory of earlier connections.
+func tune() error {
+	var err error
+	for name, value := range map[string]string{
+		"tcp_no_metrics_save": "1",
+		"tcp_rmem":            "4096 131072 6291456", "tcp_wmem": "4096 16384 4194304",
+	} {
+		err = errors.Join(err, os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0))
+	}
+	return err
+}
+
+// linux makes a namespace with a TAP, and returns the TAP's wire.
+func linux(t *testing.T, n byte) (*lab.Net, wire.Wire) {
+	host, err := lab.New(fmt.Sprint("server ", n))
+	must(t, err)
+	t.Cleanup(func() { host.Close() })
+	must(t, host.Do(tune))
+	return host, tap(t, host, device, address(n, 1))
+}
+
+func tap(t *testing.T, host *lab.Net, name string, p netip.Prefix) (w wire.Wire) {
+	must(t, host.Do(func() error {
+		tap, err := wire.OpenTAP(name)
+		if err != nil {
+			return err
+		}
+		w = tap
+		return lab.Up(name, lab.Setup{Addresses: []netip.Prefix{p}})
+	}))
+	t.Cleanup(func() { w.Close() })
+	return w
+}
+
+// add lays a road from the client to a server.
+func (b *bench) add(t *testing.T, name string, open func(*testing.T, byte) (end, wire.Wire)) {
+	n := byte(len(b.kinds) + 1)
+	server, near := open(t, n)
+	at := address(n, 1).Addr()
+	if _, ours := server.(*stack.Stack); ours {
+		at = address(n, 3).Addr()
+	}
+	far := tap(t, b.client.Net, fmt.Sprint(device, n), address(n, 2))
+	began := time.Now()
+	relay, err := NewRelay(near, far, func() time.Duration { return time.Since(began) }, sleeper)
+	must(t, err)
+	b.kinds = append(b.kinds, kind{name, server, relay, at})
+}
+
+// sleeper is a Waker by a thread of its own: the runtime's timers are late by up to a millisecond.
+func sleeper(f func()) func(time.Duration) {
+	wake := make(chan time.Time, 1)
+	go func() {
+		runtime.LockOSThread()
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0)
+		for at := range wake {
+			for d := time.Until(at); d > 0; d = time.Until(at) {
+				ts := unix.NsecToTimespec(int64(min(d, 300*time.Microsecond)))
+				_ = unix.Nanosleep(&ts, nil)
+				select {
+				case at = <-wake:
+				default:
+				}
+			}
+			f()
+		}
+	}()
+	var mu sync.Mutex
+	return func(d time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		select {
+		case <-wake:
+		default:
+		}
+		wake <- time.Now().Add(d)
+	}
+}
+
+// bulk returns how many bytes in a second come within d; down: the server sends.
+func (b *bench) bulk(k kind, down bool, d time.Duration) (float64, error) {
+	at := netip.AddrPortFrom(k.at, 5000).String()
+	ln, err := k.server.Listen("tcp4", at)
+	if err != nil {
+		return 0, err
+	}
+	defer ln.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		if c, err := ln.Accept(); err == nil {
+			accepted <- c
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	from, err := b.client.DialContext(ctx, "tcp4", at)
+	if err != nil {
+		return 0, err
+	}
+	to := <-accepted
+	defer from.Close()
+	defer to.Close()
+	if down {
+		from, to = to, from
+	}
+	began := time.Now()
+	_ = to.SetReadDeadline(began.Add(d))
+	_ = from.SetWriteDeadline(began.Add(d))
+	go func() {
+		for block := make([]byte, 128<<10); ; {
+			if _, err := from.Write(block); err != nil {
+				return
+			}
+		}
+	}()
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{to},
+		make([]byte, 256<<10))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil
+	}
+	return float64(n) / time.Since(began).Seconds(), err
+}
+
+// TestTable prints the rates of Linux and of the product in turns, medians of ROUNDS runs of SECS
+// seconds, on the roads and round trips that ROADS and RTTS name. It fails where the product has
+// less than it is to have.
+func TestTable(t *testing.T) {
+	if os.Getenv("ROADS") == "" {
+		need.That(t, "ROADS", errors.New("make test-roads sets it: an hour"))
+	}
+	b := newBench(t)
+	rounds, d := number("ROUNDS", 3), time.Duration(number("SECS", 3))*time.Second
+	fmt.Printf("| RTT | road | | %s | ratios |\n|---|---|---|---|---|\n", b.names(" | "))
+	for _, rtt := range durations(t) {
+		for _, r := range named(Roads(rtt), os.Getenv("ROADS")) {
+			for _, down := range []bool{true, false} {
+				rates := make([][]float64, len(b.kinds))
+				for round := range rounds {
+					for i, k := range b.kinds {
+						k.relay.Travel([2]*Way{NewWay(r, uint64(round), 0),
+							NewWay(r, uint64(round), 1)})
+						rate, err := b.bulk(k, down, d)
+						must(t, err)
+						rates[i] = append(rates[i], rate)
+					}
+				}
+				fmt.Println(row(rtt, r, down, rates))
+			}
+		}
+	}
+}
+
+func (b *bench) names(between string) string {
+	var names []string
+	for _, k := range b.kinds {
+		names = append(names, k.name)
+	}
+	return strings.Join(names, between)
+}
+
+// durations are those of RTTS, in milliseconds.
+func durations(t *testing.T) (all []time.Duration) {
+	list := os.Getenv("RTTS")
+	if list == "" {
+		list = "1,20,80,200"
+	}
+	for _, ms := range strings.Split(list, ",") {
+		d, err := time.ParseDuration(ms + "ms")
+		must(t, err)
+		all = append(all, d)
+	}
+	return all
+}
+
+// row is one of the table: medians, and ratios to the first kind.
+func row(rtt time.Duration, r Road, down bool, rates [][]float64) string {
+	way := "up"
+	if down {
+		way = "down"
+	}
+	var medians, ratios, runs []string
+	for i, of := range rates {
+		var all []string
+		for _, rate := range of {
+			all = append(all, fmt.Sprintf("%.1f", rate/1e6))
+		}
+		runs = append(runs, strings.Join(all, " "))
+		medians = append(medians, fmt.Sprintf("%.2f (%s)", median(of)/1e6, runs[i]))
+		if i > 0 {
+			ratios = append(ratios, fmt.Sprintf("%.2f", median(of)/median(rates[0])))
+		}
+	}
+	return fmt.Sprintf("| %d ms | %s | %s | %s | %s |", rtt.Milliseconds(), r.Name, way,
+		strings.Join(medians, " | "), strings.Join(ratios, ", "))
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package roads
+
+const raceDetector = false

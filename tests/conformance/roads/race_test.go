@@ -1,0 +1,6 @@
+//go:build race
+
+package roads
+
+// raceDetector says whether the tests run with it.
+const raceDetector = true

@@ -1,0 +1,202 @@
+package roads
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+)
+
+// oneProcessor makes worlds reproducible.
+func oneProcessor(t *testing.T) {
+	before := runtime.GOMAXPROCS(1)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
+// number is that of an environment variable, or else what it is by default.
+func number(name string, usual int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return usual
+}
+
+// within opens a world for as long as f runs.
+func within(t *testing.T, f func(w *World)) {
+	t.Helper()
+	w, err := NewWorld(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	f(w)
+}
+
+// rate is that of one transfer, in MB/s; 0: it has stopped.
+func rate(t *testing.T, r Road, seed uint64, size int) (rate float64, what string) {
+	t.Helper()
+	within(t, func(w *World) {
+		ways := w.Travel(r, seed)
+		bytes, err := w.Bulk(false, size, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rate = bytes / 1e6
+		what = fmt.Sprintf("%.2f (lost %d, resent %d, by the link %d)", rate,
+			ways[0].Lost+ways[0].Full, w.Server.Stats().TCPRetransmits,
+			w.Server.LinkStats().TxResent)
+	})
+	return rate, what
+}
+
+// TestWorlds compares rates with the least that they are to be: the median of three seeds, and each
+// of them with a third of it. WORLDS names roads to print the rates of, "all" for all of them:
+// RTTS=20,80 WORLDS="clean,1 % late" SEEDS=3 BULK=32.
+func TestWorlds(t *testing.T) {
+	oneProcessor(t)
+	if os.Getenv("WORLDS") != "" {
+		printWorlds(t)
+		return
+	}
+	need.Long(t, "transfers of 16 MiB, a second each")
+	if raceDetector {
+		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
+	}
+	for _, tt := range worlds {
+		rtt := time.Duration(tt.rtt) * time.Millisecond
+		roads := Roads(rtt)
+		r := roads[slices.IndexFunc(roads, func(r Road) bool { return r.Name == tt.road })]
+		t.Run(fmt.Sprintf("%d ms, %s", tt.rtt, r.Name), func(t *testing.T) {
+			var rates []float64
+			for seed := range uint64(3) {
+				is, what := rate(t, r, seed, 16<<20)
+				t.Logf("seed %d: %s", seed, what)
+				if is < tt.least/3 {
+					t.Errorf("seed %d: %.2f MB/s, less than a third of %v", seed, is, tt.least)
+				}
+				rates = append(rates, is)
+			}
+			if m := median(rates); m < tt.least {
+				t.Errorf("%.2f MB/s, want %v", m, tt.least)
+			}
+		})
+	}
+}
+
+func printWorlds(t *testing.T) {
+	for _, ms := range strings.Split(os.Getenv("RTTS"), ",") {
+		n, _ := strconv.Atoi(ms)
+		for _, r := range named(Roads(time.Duration(n)*time.Millisecond), os.Getenv("WORLDS")) {
+			line := fmt.Sprintf("%3d ms %-12s", n, r.Name)
+			for seed := range uint64(number("SEEDS", 1)) {
+				_, what := rate(t, r, seed, number("BULK", 16)<<20)
+				line += " | " + what
+			}
+			t.Log(line)
+		}
+	}
+}
+
+// named are the roads of a list, or all.
+func named(roads []Road, list string) (some []Road) {
+	names := strings.Split(list, ",")
+	for _, r := range roads {
+		if slices.Contains(names, r.Name) || slices.Contains(names, "all") {
+			some = append(some, r)
+		}
+	}
+	return some
+}
+
+func median(of []float64) float64 {
+	sorted := slices.Sorted(slices.Values(of))
+	return sorted[len(sorted)/2]
+}
+
+// worlds are the least rates, in MB/s, nine tenths of what they were when the row was written.
+var worlds = []struct {
+	rtt   int // ms
+	road  string
+	least float64
+}{
+	{1, "clean", 21},
+	{1, "1 % loss", 10},
+	{1, "1 % late", 12},
+	{20, "clean", 19},
+	{20, "0.1 % loss", 2.8},
+	{20, "1 % loss", 0.65},
+	{20, "1 % late", 1.4},
+	{20, "5 % late", 0.7},
+	{20, "bursts", 8},
+	{20, "twice", 19},
+	{20, "100M/100ms", 10},
+	{20, "100M/10ms", 10},
+	{80, "clean", 12},
+	{80, "0.1 % loss", 0.7},
+	{80, "1 % late", 0.9},
+	{80, "5 % late", 0.75},
+	{80, "100M/100ms", 8},
+}
+
+// TestAnswers compares how long an answer in one write takes of which segments are lost.
+func TestAnswers(t *testing.T) {
+	oneProcessor(t)
+	for _, tt := range answers {
+		t.Run(tt.name, func(t *testing.T) {
+			within(t, func(w *World) {
+				ways := w.Travel(Road{Delay: 25 * time.Millisecond}, 1)
+				ways[0].Lose = losing(tt.lost)
+				took, err := w.Answers(false, 1, tt.size)
+				if err != nil || len(took) != 1 {
+					t.Fatal(took, err)
+				}
+				t.Logf("%v, Linux %v", took[0], tt.linux)
+				if took[0] > tt.most {
+					t.Errorf("took %v, want at most %v", took[0], tt.most)
+				}
+			})
+		})
+	}
+}
+
+const answerSize = 14000
+
+// answers are what is lost of an answer, with a round trip of 50 ms.
+var answers = []struct {
+	name        string
+	size        int
+	lost        []int // data frames of the server, from 0
+	linux, most time.Duration
+}{
+	{"nothing", answerSize, nil, 51 * time.Millisecond, 52 * time.Millisecond},
+	{"the first", answerSize, []int{0}, 107 * time.Millisecond, 250 * time.Millisecond},
+	{"first, fourth and seventh", answerSize, []int{0, 3, 6}, 118 * time.Millisecond,
+		800 * time.Millisecond},
+	{"the last", answerSize, []int{9}, 0, 420 * time.Millisecond},
+	{"the last two", answerSize, []int{8, 9}, 370 * time.Millisecond, 730 * time.Millisecond},
+}
+
+// losing loses frames with data by their number.
+func losing(numbers []int) func(b []byte) bool {
+	n := -1
+	return func(b []byte) bool {
+		h := frame.Parse(b)
+		if h.L4At == 0 || h.L4At+h.L4Len == h.End {
+			return false
+		}
+		n++
+		return slices.Contains(numbers, n)
+	}
+}
