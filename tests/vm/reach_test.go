@@ -4,10 +4,12 @@ package vm
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,11 +20,58 @@ import (
 
 // Small traffic that tests which hosts are reachable.
 
-// pingsOutside has the guest's kernel ping outside until three answers have arrived.
+// pingsOutside has the guest's kernel ping outside until three answers have arrived, each of them
+// once.
 func (w *world) pingsOutside(t *testing.T, to netip.Addr) {
 	t.Helper()
-	contains(t, w.run(t, "ping", "-c", "3", "-i", "0.2", "-w", fmt.Sprint(patience.Seconds()),
-		to.String()), " 3 received")
+	out := w.run(t, "ping", "-c", "3", "-i", "0.2", "-w", fmt.Sprint(patience.Seconds()),
+		to.String())
+	if err := answersOf(out, 3); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// answersOf checks the output of a ping that ends when a number of answers has arrived. As it sends
+// until then, an answer that takes longer than the next request leads to one more of both.
+func answersOf(out string, atLeast int) error {
+	const summary = "packets transmitted, "
+	var sent, received int
+	at := strings.Index(out, summary)
+	if at < 0 {
+		return errors.New("no summary")
+	}
+	line := out[strings.LastIndexByte(out[:at], '\n')+1:]
+	if _, err := fmt.Sscanf(line, "%d "+summary+"%d received", &sent, &received); err != nil {
+		return fmt.Errorf("the summary: %w", err)
+	}
+	if received < atLeast || received > sent || strings.Contains(out, "DUP!") {
+		return fmt.Errorf("%d answers to %d requests, want %d or more, each once", received, sent,
+			atLeast)
+	}
+	return nil
+}
+
+// TestAnswersOf has outputs of iputils' ping.
+func TestAnswersOf(t *testing.T) {
+	for line, want := range map[string]bool{
+		"3 packets transmitted, 3 received, 0% packet loss, time 431ms":                true,
+		"4 packets transmitted, 4 received, 0% packet loss, time 631ms":                true,
+		"9 packets transmitted, 3 received, 66% packet loss, time 431ms":               true,
+		"3 packets transmitted, 2 received, 33% packet loss, time 431ms":               false,
+		"3 packets transmitted, 3 received, +1 duplicates, 0% packet loss, time 431ms": false,
+		"3 packets transmitted, 13 received, 0% packet loss, time 431ms":               false,
+		"ping: connect: Network is unreachable":                                        false,
+		"3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 2012ms":  false,
+	} {
+		answer := "64 bytes from 192.0.2.1: icmp_seq=1 ttl=64 time=0.017 ms"
+		if strings.Contains(line, "duplicates") {
+			answer += " (DUP!)"
+		}
+		err := answersOf(answer+"\n\n--- 192.0.2.1 ping statistics ---\n"+line+"\n", 3)
+		if (err == nil) != want {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
 }
 
 // pinged pings from outside until three requests in a row are answered in time.

@@ -103,7 +103,7 @@ func (w *world) captured(t *testing.T) (sent, received [][]byte) {
 			received = append(received, bytes.Clone(f))
 		}
 	}
-	if len(received) != pings {
+	if len(received) < pings { // one more leaves when an answer takes longer than the next request
 		t.Fatalf("%d echo requests of %d came out", len(received), pings)
 	}
 	return sent, received
