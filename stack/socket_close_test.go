@@ -293,3 +293,32 @@ func TestNewFailureClosesLink(t *testing.T) {
 		b.Close()
 	}
 }
+
+// TestBuffered: a connection says what a read would return without waiting, whatever its deadline.
+func TestBuffered(t *testing.T) {
+	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(*stack.Config) {}))
+	s, c := pair(t, server, client)
+	check := func(want int) {
+		t.Helper()
+		if got := s.Buffered(); got != want {
+			t.Errorf("%d bytes are buffered, want %d", got, want)
+		}
+	}
+	check(0)
+	_, err := io.WriteString(c, "hello")
+	must(t, err)
+	_, err = io.ReadFull(s, make([]byte, 1))
+	must(t, err)
+	check(4)
+	must(t, s.SetReadDeadline(time.Unix(1, 0)))
+	if _, err := s.Read(make([]byte, 9)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a read after its deadline: %v", err)
+	}
+	check(4)
+	must(t, s.SetReadDeadline(time.Time{}))
+	_, err = io.ReadFull(s, make([]byte, 4))
+	must(t, err)
+	check(0)
+	s.Close()
+	check(0)
+}

@@ -17,8 +17,8 @@ import (
 )
 
 // TCPConn is a TCP connection. It has the methods of net.TCPConn except SyscallConn, see the
-// package comment. Its methods may be called from any goroutine; concurrent reads take turns, and
-// so do concurrent writes.
+// package comment, and more. Its methods may be called from any goroutine; concurrent reads take
+// turns, and so do concurrent writes.
 type TCPConn struct {
 	connState
 	ep           tcpip.Endpoint
@@ -221,6 +221,16 @@ func (c *TCPConn) TryRead(b []byte) (int, error) {
 		return 0, c.orClosedErr(io.EOF)
 	}
 	return 0, c.orClosedErr(syscallError("read", terr))
+}
+
+// Buffered returns the number of bytes that can be read without waiting, also while the deadline of
+// reads is over: what FIONREAD says of a socket of Linux (tcp(7), SIOCINQ).
+func (c *TCPConn) Buffered() int {
+	n, terr := c.ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
+	if terr != nil || c.done() != nil {
+		return 0
+	}
+	return n
 }
 
 // transfer holds what netstack reads into and writes from. A connection has one only while it does.

@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -127,6 +129,10 @@ func (c *conn) closeWrite() bool {
 // headers; by this nothing is ended that has begun to ask.
 type quiet struct {
 	asked atomic.Bool // some of a request was read; set with mu held, but for requests under way
+	// ahead says that a byte was read while a request was being answered: the next one has begun.
+	// net/http looks for the end of the connection like that, by reads of one byte, of which there
+	// are no others once it has the headers.
+	ahead atomic.Bool
 
 	mu    sync.Mutex
 	ended bool // a read in progress was told to return; guarded by mu
@@ -140,7 +146,11 @@ func (c *conn) Read(p []byte) (int, error) {
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.lastLook() {
 		n, err = c.Conn.Read(p)
 	}
-	if q := &c.quiet; n > 0 && !q.asked.Load() {
+	q := &c.quiet
+	if n == 1 && len(p) == 1 {
+		q.ahead.Store(true)
+	}
+	if n > 0 && !q.asked.Load() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		q.asked.Store(true)
@@ -152,8 +162,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lastLook says whether to read once more, for lastPoll: the end of a read by endQuiet hides what
-// had come.
+// lastLook says whether to read once more: the end of a read by endQuiet hides what had come. If
+// the connection does not tell what is unread, the look takes lastPoll; a goroutine that does not
+// run meanwhile misses it.
 func (c *conn) lastLook() bool {
 	q := &c.quiet
 	q.mu.Lock()
@@ -161,8 +172,31 @@ func (c *conn) lastLook() bool {
 	if !q.ended || q.last {
 		return false
 	}
+	waits, known := unread(c.Conn)
+	if known && !waits {
+		return false
+	}
 	q.last = true
-	return c.Conn.SetReadDeadline(c.table.clock.Now().Add(lastPoll)) == nil
+	until := time.Time{} // what is there is read at once
+	if !known {
+		until = c.table.clock.Now().Add(lastPoll)
+	}
+	return c.Conn.SetReadDeadline(until) == nil
+}
+
+// unread says whether a connection has bytes that can be read without waiting, if it can tell.
+func unread(c net.Conn) (waits, known bool) {
+	switch c := c.(type) {
+	case interface{ Buffered() int }:
+		return c.Buffered() > 0, true
+	case syscall.Conn:
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return false, false
+		}
+		return unreadOf(raw)
+	}
+	return false, false
 }
 
 // endQuiet has a read in progress return if nothing of a request has come: net/http then closes the
@@ -198,16 +232,25 @@ func (t *table) partQuietly(c *conn) bool {
 		if c.Conn.SetReadDeadline(t.clock.Now().Add(lastRequests)) != nil {
 			return
 		}
-		asked := false
-		for b := make([]byte, 512); ; {
-			n, err := c.Conn.Read(b)
-			if n > 0 && !asked {
+		asked, err := false, error(nil)
+		read := func() (n int) {
+			var b [512]byte
+			if n, err = c.Conn.Read(b[:]); n > 0 && !asked {
 				asked = true
 				t.unanswered.Add(1)
 			}
-			if err != nil {
+			return n
+		}
+		for err == nil {
+			read()
+		}
+		// Some may have come while this goroutine did not run.
+		for left := maxUnsent; left > 0 && errors.Is(err, os.ErrDeadlineExceeded); {
+			if waits, _ := unread(c.Conn); !waits || c.Conn.SetReadDeadline(time.Time{}) != nil {
 				return
 			}
+			left -= read()
+			err = cmp.Or(err, os.ErrDeadlineExceeded)
 		}
 	}()
 	return true

@@ -168,8 +168,8 @@ func (s *Server) Serve(ln net.Listener) error {
 // way. What comes for them afterwards is read for two seconds, not answered, and counted: a request
 // gets no reset. When ctx ends first it aborts the rest and returns the context's error.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.table.close() // that many end from now on must not reset those whose data is in flight
 	s.refuse()
-	s.table.close() // that many end at once must not reset those whose data is in flight
 	s.awaitRequests(ctx)
 	err := s.http.Shutdown(ctx)
 	if err != nil {

@@ -99,9 +99,10 @@ func (t *table) state(nc net.Conn, state http.ConnState) {
 		t.open[c] = nil
 		c.used = true
 		c.quiet.asked.Store(true)
+		c.quiet.ahead.Store(false)
 	case state == http.StateIdle && place == nil:
 		t.open[c] = t.waiting.PushBack(c)
-		c.quiet.asked.Store(false)
+		c.quiet.asked.Store(c.quiet.ahead.Load())
 	case state == http.StateClosed:
 		t.drop(c)
 	}
