@@ -56,6 +56,7 @@ func TestParseAddress(t *testing.T) {
 func TestConfigValidate(t *testing.T) {
 	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
 	home := []netip.Prefix{prefix("192.0.2.1/24"), prefix("2001:db8::1/64")}
+	cloud := []netip.Prefix{prefix("203.0.113.5/32"), prefix("2001:db8:5::5/128")}
 	for _, c := range []struct {
 		name string
 		cfg  stack.Config
@@ -81,6 +82,59 @@ func TestConfigValidate(t *testing.T) {
 		{"gateway elsewhere", stack.Config{Addresses: home,
 			Gateways: []netip.Addr{addr("203.0.113.1")}},
 			"gateway 203.0.113.1 is in no subnet of ours"},
+		{"gateway of addresses without a subnet", stack.Config{Addresses: cloud,
+			Gateways: []netip.Addr{addr("172.31.1.1"), addr("2001:db8:f::1")}}, ""},
+		{"route of such", stack.Config{Addresses: cloud, Routes: []stack.Route{
+			{Destination: prefix("0.0.0.0/0"), Gateway: addr("172.31.1.1")},
+			{Destination: prefix("::/0"), Gateway: addr("2001:db8:f::1")}}}, ""},
+		{"gateway of the other family", stack.Config{Addresses: cloud[:1],
+			Gateways: []netip.Addr{addr("2001:db8:f::1")}}, "f::1 is in no subnet of ours"},
+		{"gateway elsewhere, with a virtual address",
+			stack.Config{Addresses: append(home[:2:2], cloud...),
+				Gateways: []netip.Addr{addr("172.31.1.1")}},
+			"if it is on the link, add a route to 172.31.1.1/32 without a gateway"},
+		{"gateway elsewhere, with a virtual address of IPv6",
+			stack.Config{Addresses: append(home[:2:2], cloud...),
+				Gateways: []netip.Addr{addr("2001:db8:f::1")}},
+			"if it is on the link, add a route to 2001:db8:f::1/128 without a gateway"},
+		{"gateway of a link-local address's subnet, and one of none",
+			stack.Config{Addresses: append(cloud[1:2:2], prefix("fe80::5/64")),
+				Gateways: []netip.Addr{addr("2001:db8:f::1")}}, ""},
+		{"gateway of a route to the link", stack.Config{Addresses: home,
+			Gateways: []netip.Addr{addr("172.31.1.1")},
+			Routes:   []stack.Route{{Destination: prefix("172.31.1.1/32")}}}, ""},
+		{"gateway of a route by another", stack.Config{Addresses: home,
+			Gateways: []netip.Addr{addr("172.31.1.1")}, Routes: []stack.Route{
+				{Destination: prefix("172.31.1.1/32"), Gateway: addr("192.0.2.254")}}},
+			"gateway 172.31.1.1 is in no subnet of ours"},
+		{"route on the link", stack.Config{Addresses: home, Routes: []stack.Route{{OnLink: true,
+			Destination: prefix("0.0.0.0/0"), Gateway: addr("172.31.1.1")}}}, ""},
+		{"route on the link over all hosts", stack.Config{Addresses: cloud, Routes: []stack.Route{
+			{OnLink: true, Destination: prefix("0.0.0.0/0"), Gateway: addr("255.255.255.255")}}},
+			"not a router's address"},
+		{"route on the link over loopback", stack.Config{Addresses: cloud, Routes: []stack.Route{
+			{OnLink: true, Destination: prefix("0.0.0.0/0"), Gateway: addr("127.0.0.1")}}},
+			"not a router's address"},
+		{"route on the link over us", stack.Config{Addresses: cloud, Routes: []stack.Route{
+			{OnLink: true, Destination: prefix("0.0.0.0/0"), Gateway: addr("203.0.113.5")}}},
+			"our own address"},
+		{"gateway is the broadcast address", stack.Config{Addresses: home,
+			Gateways: []netip.Addr{addr("192.0.2.255")}}, "the broadcast address of 192.0.2.0/24"},
+		{"gateway with a zone", stack.Config{Addresses: home,
+			Gateways: []netip.Addr{addr("fe80::1%eth0")}}, "not a router's address"},
+		{"source of a route", stack.Config{Addresses: home, Routes: []stack.Route{
+			{Destination: prefix("198.51.100.0/24"), Gateway: addr("192.0.2.254"),
+				Source: addr("192.0.2.1")}}}, ""},
+		{"source of a route that is not ours", stack.Config{Addresses: home,
+			Routes: []stack.Route{{Destination: prefix("198.51.100.0/24"),
+				Gateway: addr("192.0.2.254"), Source: addr("192.0.2.2")}}},
+			"source 192.0.2.2, which is no address of ours"},
+		{"source of a route that may become ours", stack.Config{DHCPv4: true,
+			Routes: []stack.Route{{Destination: prefix("198.51.100.0/24"),
+				Source: addr("192.0.2.2")}}}, ""},
+		{"source of a route of the other family", stack.Config{Addresses: home,
+			Routes: []stack.Route{{Destination: prefix("198.51.100.0/24"),
+				Source: addr("2001:db8::1")}}}, "of its family"},
 		{"gateway is us", stack.Config{Addresses: home, Gateways: []netip.Addr{addr("192.0.2.1")}},
 			"our own address"},
 		{"gateway is none", stack.Config{Addresses: home, Gateways: []netip.Addr{{}}},

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -87,7 +88,10 @@ type Config struct {
 
 	// Addresses are our own addresses with the prefix length of their subnet; [ParseAddress] reads
 	// one. An IPv6 link-local address is added by itself. Every IPv4 or IPv6 address costs about
-	// 30 ns per received packet, so a log line warns above 16.
+	// 30 ns per received packet, so a log line warns above 16. Packets for which nobody names a
+	// source leave, as on Linux with addresses added in this order, by IPv4 from the first address
+	// in the subnet of the next hop, else from the first; by IPv6 from the best for the destination
+	// (RFC 6724), of equals from the last.
 	//
 	// One without a prefix length, netip.PrefixFrom(addr, -1), takes from the port's Linux
 	// interface, as it is at [Open], the length of the subnet it is in, and what else Auto takes
@@ -134,8 +138,9 @@ type Config struct {
 	// say is used too. Connections of an address are reset when another one has taken its place,
 	// and go on when the same one is given again. A lease is renewed once a minute at most, and
 	// taken to last two at least. One whose mask is none or /0 is refused, as are its routers that
-	// are ourselves or off the subnet, with a line in the log. After an address that another host
-	// has, servers are asked again 10 s later, or sooner where AddressTimeout leaves no time.
+	// are ourselves or off the subnet, with a line in the log; a /32 has its routers on the link.
+	// After an address that another host has, servers are asked again 10 s later, or sooner where
+	// AddressTimeout leaves no time.
 	DHCPv4 bool
 	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and
 	// resolvers from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a
@@ -150,7 +155,9 @@ type Config struct {
 	AddressTimeout time.Duration
 
 	// Gateways are default routers, at most one per family. Each must lie in the subnet of one of
-	// Addresses, or be an IPv6 link-local address.
+	// Addresses or in a route of Routes that has no gateway, or be an IPv6 link-local address. If
+	// no address of its family has a subnet (/32, /128), as in many clouds, it is taken to be on
+	// the link.
 	Gateways []netip.Addr
 
 	// Routes are further routes; the longest matching prefix wins.
@@ -223,6 +230,22 @@ type Route struct {
 	Gateway netip.Addr
 	// MTU in bytes limits packets on this route, IP header included. 0: the link's.
 	MTU int
+	// Source is the address of ours that packets on this route leave from unless a socket names
+	// another. The zero Addr: see [Config.Addresses].
+	Source netip.Addr
+	// OnLink says that Gateway is on the link although no subnet of ours has it, as the flag of
+	// ip-route(8) does.
+	OnLink bool
+}
+
+// connected returns the route to the subnet of an address of ours. Linux sends from that address by
+// it with IPv4; with IPv6 the destination decides.
+func connected(p netip.Prefix) Route {
+	r := Route{Destination: p.Masked()}
+	if p.Addr().Is4() {
+		r.Source = p.Addr()
+	}
+	return r
 }
 
 // RxMode is how receive queues wait for frames; package link/rdma says what each mode costs. The
@@ -340,7 +363,7 @@ func (c Config) validateAddresses() error {
 func (c Config) validateGateways() error {
 	var have [2]bool
 	for _, g := range c.Gateways {
-		if err := c.checkNextHop("gateway", g); err != nil {
+		if err := c.checkNextHop("gateway", g, false); err != nil {
 			return err
 		}
 		family := 0
@@ -362,6 +385,11 @@ func (c Config) validateRoutes() error {
 			return errors.New("a route's destination is empty or not a prefix; " +
 				"write it as 198.51.100.0/24 or 2001:db8:1::/48")
 		}
+		if r.Source.IsValid() &&
+			(r.Source.Is4() != r.Destination.Addr().Is4() || !c.mayOwn(r.Source)) {
+			return fmt.Errorf("route to %s has source %s, which is no address of ours of its "+
+				"family; give one of Addresses", r.Destination, r.Source)
+		}
 		if r.MTU < 0 {
 			return fmt.Errorf("route to %s has MTU %d; use 0 for the link's MTU", r.Destination,
 				r.MTU)
@@ -373,16 +401,25 @@ func (c Config) validateRoutes() error {
 			return fmt.Errorf("route to %s has gateway %s of the other IP family; "+
 				"give one of the same family", r.Destination, r.Gateway)
 		}
-		if err := c.checkNextHop("gateway", r.Gateway); err != nil {
+		if err := c.checkNextHop("gateway", r.Gateway, r.OnLink); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkNextHop refuses a router that could not be reached without a router.
-func (c Config) checkNextHop(what string, hop netip.Addr) error {
-	if !hop.IsValid() || hop.IsUnspecified() || hop.IsMulticast() || hop.Is4In6() {
+// mayOwn says whether a is one of our addresses, or may become one.
+func (c Config) mayOwn(a netip.Addr) bool {
+	return slices.ContainsFunc(c.Addresses, func(p netip.Prefix) bool { return p.Addr() == a }) ||
+		(c.dynamic() || c.Host) && checkAddress(netip.PrefixFrom(a, a.BitLen())) == nil
+}
+
+// checkNextHop refuses a router that could not be reached without a router, as Linux does; onLink
+// is the flag of that name of ip-route(8).
+func (c Config) checkNextHop(what string, hop netip.Addr, onLink bool) error {
+	if !hop.IsValid() || hop.Is4In6() || hop.Zone() != "" ||
+		checkAddress(netip.PrefixFrom(hop, hop.BitLen())) != nil ||
+		hop == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return fmt.Errorf("%s %s is not a router's address; give its IP address on this link", what,
 			hop)
 	}
@@ -390,17 +427,42 @@ func (c Config) checkNextHop(what string, hop netip.Addr) error {
 		return nil
 	}
 	for _, p := range c.Addresses {
-		if p.Addr() == hop {
+		switch {
+		case p.Addr() == hop:
 			return fmt.Errorf("%s %s is our own address; give the router's", what, hop)
+		case hasEnds(p) && hop == lastAddr(p):
+			return fmt.Errorf("%s %s is the broadcast address of %s; give the router's", what, hop,
+				p.Masked())
 		}
 	}
+	if onLink || c.reachesOnLink(hop) {
+		return nil
+	}
+	return fmt.Errorf("%s %s is in no subnet of ours; add an address of its subnet, correct the "+
+		"prefix length, or, if it is on the link, add a route to %[2]s/%d without a gateway", what,
+		hop, hop.BitLen())
+}
+
+// reachesOnLink says whether hop is on the link: in the subnet of an address or of a route without
+// a gateway, or whatever it is if c's addresses of its version of IP have no subnet. Clouds do
+// that.
+func (c Config) reachesOnLink(hop netip.Addr) bool {
+	addresses, subnets := 0, 0
 	for _, p := range c.Addresses {
-		if p.Contains(hop) || lacksLength(p) && p.Addr().Is4() == hop.Is4() {
-			return nil
+		switch {
+		case p.Addr().Is4() != hop.Is4():
+		case lacksLength(p) || p.Contains(hop):
+			return true
+		case !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast():
+			addresses++
+			if !p.IsSingleIP() {
+				subnets++
+			}
 		}
 	}
-	return fmt.Errorf("%s %s is in no subnet of ours; "+
-		"add an address of its subnet or correct the prefix length", what, hop)
+	return addresses > 0 && subnets == 0 || slices.ContainsFunc(c.Routes, func(r Route) bool {
+		return !r.Gateway.IsValid() && r.Destination.Contains(hop)
+	})
 }
 
 // BufferRange bounds one direction's buffer of a TCP connection, in bytes of payload.

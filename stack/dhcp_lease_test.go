@@ -78,6 +78,12 @@ func TestLease4(t *testing.T) {
 			[][]byte{{1, 4, 255, 255, 255, 255}, seconds(51, 3600),
 				{121, 14, 32, 10, 0, 0, 1, 0, 0, 0, 0, 0, 10, 0, 0, 1}}, hour,
 			"192.0.2.50/32", "10.0.0.1", 0},
+		{"router of an address without a subnet", [][]byte{{1, 4, 255, 255, 255, 255},
+			seconds(51, 3600), {3, 4, 10, 0, 0, 1}}, hour, "192.0.2.50/32", "10.0.0.1", 0},
+		{"route of an address without a subnet", [][]byte{{1, 4, 255, 255, 255, 255},
+			seconds(51, 3600), {121, 5, 0, 10, 0, 0, 1}}, hour, "192.0.2.50/32", "10.0.0.1", 0},
+		{"router of an address without a subnet is us", [][]byte{{1, 4, 255, 255, 255, 255},
+			seconds(51, 3600), {3, 4, 192, 0, 2, 50}}, hour, "192.0.2.50/32", "", 1},
 		{"everything on the link does not bring a router near", [][]byte{mask24, seconds(51, 3600),
 			{121, 10, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1}}, hour, "192.0.2.50/24", "", 1},
 	} {

@@ -122,7 +122,7 @@ func (d *dhcp4) use(l *lease4) error {
 		d.s.log.Warn("DHCP: refused", "interface", d.s.name, "what", r)
 	}
 	d.s.mtu.useLeased(l.mtu)
-	routes := append([]Route{{Destination: l.prefix.Masked()}}, l.routes...)
+	routes := append([]Route{connected(l.prefix)}, l.routes...)
 	return d.s.applyAutoconf(fromDHCPv4, routes, l.dns)
 }
 
@@ -348,7 +348,7 @@ func (l *lease4) parseRoutes(ack *dhcpv4.DHCPv4) {
 			Gateway: routers[0]})
 	}
 	near := func(a netip.Addr) bool {
-		return l.prefix.Contains(a) || slices.ContainsFunc(onLink,
+		return l.prefix.Contains(a) || l.prefix.IsSingleIP() || slices.ContainsFunc(onLink,
 			func(r Route) bool { return r.Destination.Bits() > 0 && r.Destination.Contains(a) })
 	}
 	l.routes = onLink

@@ -183,6 +183,7 @@ func (h *host) findNetdev(cfg Config) (found hostnet.Network, err error) {
 // openOnHost gives s its link and the host's configuration.
 func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	h := s.host
+	s.sources.kernel = h.source
 	link, err := h.openLink(ctx)
 	if err != nil {
 		return err

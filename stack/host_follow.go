@@ -245,7 +245,7 @@ func (h *host) closePorts(a netip.Addr) error {
 func (h *host) useRoutes(routes []hostnet.Route) error {
 	var list []Route
 	for _, r := range routes {
-		list = append(list, Route(r))
+		list = append(list, Route{Destination: r.Destination, Gateway: r.Gateway, MTU: r.MTU})
 	}
 	return h.stack.applyAutoconf(fromLinux, list, nil)
 }

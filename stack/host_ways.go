@@ -56,7 +56,7 @@ func (h *host) way(a netip.Addr) way {
 		return way{kernel: true, source: localhost()[a.BitLen()/128]}
 	case !a.IsValid() || a.IsUnspecified():
 		return way{kernel: true}
-	case a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+	case a.Is6() && (a.IsLinkLocalMulticast() || a.IsInterfaceLocalMulticast()):
 		return way{}
 	case a.Is6() && a.IsLinkLocalUnicast():
 		other := a.Zone() != "" && !h.stack.hasZone(a.Zone()) // another netdev's
@@ -66,9 +66,20 @@ func (h *host) way(a netip.Addr) way {
 		return w
 	}
 	to, err := h.kernel.WayTo(a)
-	w := way{kernel: err != nil || to.Local || to.Index != h.device.Load().Index, source: to.Source}
+	other := err != nil || to.Local || to.Index != h.device.Load().Index
+	toAll := a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	w := way{kernel: other && !toAll, source: to.Source}
 	h.ways.set(a, w)
 	return w
+}
+
+// source returns the address of ours from which the kernel would send to a; the zero Addr: it is
+// left to [sources].
+func (h *host) source(a netip.Addr) netip.Addr {
+	if a.IsLinkLocalUnicast() && a.Is6() {
+		return netip.Addr{} // in netstack's form it has no zone
+	}
+	return h.way(a).source
 }
 
 // has says whether a is an address that the stack serves on.

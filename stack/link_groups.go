@@ -102,12 +102,12 @@ func wrapProtocol[Whole gstack.NetworkProtocol](factory gstack.NetworkProtocolFa
 }
 
 // watchIPv4 wraps netstack's IPv4 so that m notes which groups are joined, e what is sent and
-// received, and that n holds packets for hosts that are not resolved yet. limit is the largest
-// packet besides the link's MTU; nil: there never is a limit.
+// received, that n holds packets for hosts that are not resolved yet, and that s chooses sources.
+// limit is the largest packet besides the link's MTU; nil: there never is a limit.
 func (m *memberships) watchIPv4(factory gstack.NetworkProtocolFactory, n *neighbours,
-	limit func() uint32, e *icmpErrors) gstack.NetworkProtocolFactory {
+	s *sources, limit func() uint32, e *icmpErrors) gstack.NetworkProtocolFactory {
 	return wrapProtocol(factory, func(p ipv4Whole) gstack.NetworkProtocol {
-		return ipv4Watched{p, m, n, limit, e}
+		return ipv4Watched{p, m, n, s, limit, e}
 	})
 }
 
@@ -123,6 +123,7 @@ type ipv4Watched struct {
 	ipv4Whole
 	memberships *memberships
 	neighbours  *neighbours
+	sources     *sources
 	limit       func() uint32
 	errors      *icmpErrors
 }
@@ -139,7 +140,7 @@ func (p ipv4Watched) NewEndpoint(nic gstack.NetworkInterface,
 	ep := p.ipv4Whole.NewEndpoint(i, d)
 	if full, ok := ep.(ipv4Host); ok {
 		i.failed = full.HandleLinkResolutionFailure
-		return &ipv4Endpoint{full, nic, p.memberships, p.errors}
+		return &ipv4Endpoint{full, nic, p.memberships, p.sources, p.errors}
 	}
 	return ep
 }
@@ -160,6 +161,7 @@ type ipv4Endpoint struct {
 	ipv4Host
 	nic         gstack.NetworkInterface
 	memberships *memberships
+	sources     *sources
 	errors      *icmpErrors
 }
 

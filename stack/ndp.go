@@ -271,6 +271,7 @@ type ndpWatch struct {
 	claims      *claims
 	memberships *memberships
 	neighbours  *neighbours
+	sources     *sources
 	events      *raEvents     // nil: router advertisements are ignored
 	limit       func() uint32 // the largest packet besides the link's MTU; nil: there never is one
 	errors      *icmpErrors

@@ -48,10 +48,11 @@ var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log(
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
 func newNetstack(cfg Config, events *raEvents, c *claims,
-	m *memberships, n *neighbours, mtu *linkMTU, errs *icmpErrors) (*gstack.Stack, error) {
+	m *memberships, n *neighbours, from *sources, mtu *linkMTU,
+	errs *icmpErrors) (*gstack.Stack, error) {
 	installLogFilter()
 	dad := detection(cfg.DuplicateDetection)
-	watch := ndpWatch{claims: c, memberships: m, neighbours: n, errors: errs,
+	watch := ndpWatch{claims: c, memberships: m, neighbours: n, sources: from, errors: errs,
 		clock: cfg.Clock}
 	var limit4 func() uint32
 	if cfg.DHCPv4 {
@@ -64,8 +65,8 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
 			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad}), n),
 			m.watchIPv4(ipv4.NewProtocolWithOptions(
-				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}}), n, limit4,
-				errs),
+				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}}), n, from,
+				limit4, errs),
 			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(cfg, dad, events))),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{

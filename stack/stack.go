@@ -40,16 +40,16 @@ const (
 // Stack describes one host on one link: its addresses, routes, sockets and counters.
 // All methods may be called from any goroutine.
 type Stack struct {
-	net           *gstack.Stack
-	cfg           Config
-	name          string
-	log           *slog.Logger
-	clock         clock.Clock
-	random        random.Source
-	dns           *resolver.Resolver
-	locks         addrlock.Locks
-	netdevIndex   int // of the port's netdev, 0 without one
-	addressCounts addressCounts
+	net         *gstack.Stack
+	cfg         Config
+	name        string
+	log         *slog.Logger
+	clock       clock.Clock
+	random      random.Source
+	dns         *resolver.Resolver
+	locks       addrlock.Locks
+	netdevIndex int     // of the port's netdev, 0 without one
+	sources     sources // of packets, where nobody names one
 
 	autoconf autoconf  // routes and resolvers from the network
 	raEvents *raEvents // what routers advertise, and results of neighbour discovery
@@ -195,7 +195,8 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if s.dns, err = resolver.New(s.resolverConfig()); err != nil {
 		return nil, err
 	}
-	if s.net, err = newNetstack(cfg, events, claims, groups, hosts, mtu, icmp); err != nil {
+	if s.net, err = newNetstack(cfg, events, claims, groups, hosts, &s.sources,
+		mtu, icmp); err != nil {
 		return nil, err
 	}
 	s.orphans = orphans{clock: cfg.Clock, fields: &s.fields}
@@ -478,7 +479,7 @@ func (s *Stack) routeTable() ([]tcpip.Route, error) {
 	}
 	if s.host == nil { // whose own routes are all
 		for _, p := range s.cfg.Addresses {
-			all = append(all, Route{Destination: p.Masked()})
+			all = append(all, connected(p))
 		}
 	}
 	all = append(all, s.cfg.Routes...)
@@ -486,6 +487,7 @@ func (s *Stack) routeTable() ([]tcpip.Route, error) {
 		all = append(all, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})
 	}
 	all = append(all, s.autoconf.allRoutes()...)
+	s.sources.useRoutes(all)
 	table := make([]tcpip.Route, 0, len(all)+2)
 	for _, p := range []string{"127.0.0.0/8", "::1/128"} {
 		subnet, err := toSubnet(netip.MustParsePrefix(p))
@@ -500,7 +502,7 @@ func (s *Stack) routeTable() ([]tcpip.Route, error) {
 			return nil, fmt.Errorf("route to %s: %w", r.Destination, err)
 		}
 		table = append(table, tcpip.Route{Destination: subnet, Gateway: toAddress(r.Gateway),
-			NIC: nicID, MTU: uint32(r.MTU)})
+			SourceHint: s.sources.hint(r), NIC: nicID, MTU: uint32(r.MTU)})
 	}
 	return table, nil
 }

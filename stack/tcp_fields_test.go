@@ -28,7 +28,7 @@ func TestMissingFields(t *testing.T) {
 	s := &Stack{}
 	cfg := Config{}.withDefaults()
 	g, err := newNetstack(cfg, newRAEvents(), newClaims(cfg), newMemberships(),
-		newNeighbours(cfg), new(linkMTU), newICMPErrors(nil))
+		newNeighbours(cfg), new(sources), new(linkMTU), newICMPErrors(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

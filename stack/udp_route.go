@@ -2,7 +2,6 @@ package stack
 
 import (
 	"encoding/binary"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -304,35 +303,6 @@ func (c *UDPConn) fillHeaders(h *headerTemplate, out *[maxHeaders]byte, to uint1
 // everybody.
 const maxReplySources = 4096
 
-// addressCounts says whether netstack has a choice of source addresses, by version of IP.
-type addressCounts struct {
-	several4, several6 atomic.Bool // there is more than one address to choose from
-}
-
-// count is called when the addresses have changed.
-func (o *addressCounts) count(all []netip.Prefix) {
-	var v4, v6 int
-	for _, p := range all {
-		switch {
-		case p.Addr().Is4():
-			v4++
-		case !p.Addr().IsLinkLocalUnicast():
-			v6++
-		}
-	}
-	o.several4.Store(v4 > 1)
-	o.several6.Store(v6 > 1)
-}
-
-// ambiguous says whether an answer to from, which sent to the address to, might leave from another
-// address by itself.
-func (o *addressCounts) ambiguous(from, to tcpip.Address) bool {
-	if to.Len() == header.IPv4AddressSize {
-		return o.several4.Load() && !header.IsV4LoopbackAddress(to)
-	}
-	return o.several6.Load() || onLink(from) != onLink(to)
-}
-
 // replySources has the local address that each peer has sent to.
 type replySources struct {
 	mu    sync.RWMutex
@@ -346,7 +316,7 @@ type peerKey struct {
 
 // remember stores that from has sent to the address to, if a reply might leave from another.
 func (o *replySources) remember(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
-	if to.Len() == 0 || !s.addressCounts.ambiguous(from.Addr, to) || !s.owns(to) {
+	if to.Len() == 0 || !s.sources.ambiguous(from.Addr, to) || !s.owns(to) {
 		return
 	}
 	key := peerKey{from.Addr, from.Port}

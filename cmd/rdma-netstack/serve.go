@@ -57,7 +57,7 @@ The slice:
                       those subnets, the first unused ones of the ranges for documentation,
                       benchmarks and private networks
   --gateway ADDR      router for all destinations outside these subnets. Repeat the flag for the
-                      other IP version
+                      other IP version. With addresses of /32 or /128 it is taken to be on the link
   --mac MAC           MAC address of the slice (default: a random one). The value netdev takes the
                       port's own, for a virtual function that no one else uses: Linux then
                       receives no unicast frames on it

@@ -53,6 +53,9 @@ func (j *journal) String() string {
 
 var router4, router6 = netip.MustParsePrefix("10.50.0.1/24"), netip.MustParsePrefix("fd50::1/64")
 
+// The router's addresses for hosts without a subnet.
+var onLink4, onLink6 = netip.MustParsePrefix("172.31.1.1/32"), netip.MustParsePrefix("fd51::1/128")
+
 // newNetwork starts dnsmasq with these options.
 func newNetwork(t *testing.T, options ...string) *network {
 	t.Helper()
@@ -77,7 +80,8 @@ func newNetwork(t *testing.T, options ...string) *network {
 		if err := n.nic.ConnectWire(tap); err != nil {
 			return err
 		}
-		return lab.Up("lan0", lab.Setup{Addresses: []netip.Prefix{router4, router6}})
+		return lab.Up("lan0", lab.Setup{Addresses: []netip.Prefix{router4, router6,
+			onLink4, onLink6}})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +157,7 @@ var (
 )
 
 func TestAddressesFromTheNetwork(t *testing.T) {
-	need.Long(t, "eight networks with servers of their own, 17 s")
+	need.Long(t, "ten networks with servers of their own, 20 s")
 	tests := []struct {
 		name    string
 		options []string
@@ -163,6 +167,11 @@ func TestAddressesFromTheNetwork(t *testing.T) {
 		{"DHCP", dhcp4, stack.Config{DHCPv4: true}, leases4},
 		{"DHCP with routes", append(dhcp4, "--dhcp-option=3",
 			"--dhcp-option=121,198.51.100.0/24,10.50.0.1"), stack.Config{DHCPv4: true}, leases4},
+		{"DHCP without a subnet", append(dhcp4, "--dhcp-option=1,255.255.255.255",
+			"--dhcp-option=3,172.31.1.1"), stack.Config{DHCPv4: true}, leases4},
+		{"DHCP without a subnet, with routes", append(dhcp4, "--dhcp-option=1,255.255.255.255",
+			"--dhcp-option=121,172.31.1.1/32,0.0.0.0,0.0.0.0/0,172.31.1.1"),
+			stack.Config{Auto: true}, leases4},
 		{"SLAAC", slaac, stack.Config{SLAAC: true}, prefix6},
 		{"DHCPv6", dhcp6, stack.Config{SLAAC: true, DHCPv6: true}, leases6},
 		{"auto: DHCP", dhcp4, stack.Config{Auto: true}, leases4},

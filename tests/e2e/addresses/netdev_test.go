@@ -29,6 +29,13 @@ const netdev = "port0"
 // netdev, with addresses and a default route for each IP version.
 func (n *network) machine(t *testing.T) *lab.Net {
 	t.Helper()
+	return n.machineWith(t, []netip.Prefix{linux4, linux6}, router4.Addr(), router6.Addr())
+}
+
+// machineWith is machine whose Linux has these addresses and routers.
+func (n *network) machineWith(t *testing.T, addrs []netip.Prefix,
+	over ...netip.Addr) *lab.Net {
+	t.Helper()
 	m, err := lab.New("machine")
 	if err != nil {
 		t.Fatal(err)
@@ -43,10 +50,10 @@ func (n *network) machine(t *testing.T) *lab.Net {
 			return err
 		}
 		if err := lab.Up(netdev, lab.Setup{MAC: n.nic.MAC(),
-			Addresses: []netip.Prefix{linux4, linux6}}); err != nil {
+			Addresses: addrs}); err != nil {
 			return err
 		}
-		return routers(router4.Addr(), router6.Addr())
+		return routers(over...)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +61,7 @@ func (n *network) machine(t *testing.T) *lab.Net {
 	return m
 }
 
-// routers makes default routes of the calling thread's namespace.
+// routers makes default routes of the calling thread's namespace, over routers on the link.
 func routers(addrs ...netip.Addr) error {
 	link, err := netlink.LinkByName(netdev)
 	if err != nil {
@@ -64,7 +71,7 @@ func routers(addrs ...netip.Addr) error {
 		all := &net.IPNet{IP: make(net.IP, len(a.AsSlice())),
 			Mask: make(net.IPMask, len(a.AsSlice()))}
 		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all,
-			Gw: a.AsSlice()}); err != nil {
+			Gw: a.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}); err != nil {
 			return fmt.Errorf("default route over %s: %w", a, err)
 		}
 	}
@@ -105,6 +112,39 @@ func TestAddressOfTheSubnet(t *testing.T) {
 			t.Errorf("%v lacks %v", s.Addrs(), p)
 		}
 		dials(t, n, s, p.Addr())
+	}
+}
+
+// TestAddressWithoutSubnet: on Linux's netdev, too, addresses have no subnet and the routers are on
+// the link, as at many clouds. The slice names its routers, or only its addresses.
+func TestAddressWithoutSubnet(t *testing.T) {
+	for name, cfg := range map[string]stack.Config{
+		"bare": {Addresses: []netip.Prefix{lacking("10.50.0.9"), lacking("fd50::9")}},
+		"gateways": {Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.9/32"),
+			netip.MustParsePrefix("fd50::9/128")},
+			Gateways: []netip.Addr{onLink4.Addr(), onLink6.Addr()}},
+		"routes": {Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.9/32"),
+			netip.MustParsePrefix("fd50::9/128")},
+			Routes: []stack.Route{
+				{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: onLink4.Addr()},
+				{Destination: netip.MustParsePrefix("::/0"), Gateway: onLink6.Addr()}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			m := n.machineWith(t, []netip.Prefix{netip.MustParsePrefix("10.50.0.5/32"),
+				netip.MustParsePrefix("fd50::5/128")}, onLink4.Addr(), onLink6.Addr())
+			s, err := n.openOn(t, m, cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range []string{"10.50.0.9/32", "fd50::9/128"} {
+				p := netip.MustParsePrefix(want)
+				if !slices.Contains(s.Addrs(), p) {
+					t.Errorf("%v lacks %v", s.Addrs(), p)
+				}
+				dials(t, n, s, p.Addr())
+			}
+		})
 	}
 }
 
