@@ -143,10 +143,10 @@ type Config struct {
 	// AddressTimeout leaves no time.
 	DHCPv4 bool
 	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and
-	// resolvers from them (RFC 4862, RFC 8106). [New] waits for the first, 5 s at most; without a
-	// router the stack goes on with its other addresses. There are no temporary addresses (RFC
-	// 8981), and of resolvers 8 of each of 16 routers are remembered, until their lifetimes are
-	// over.
+	// resolvers from them (RFC 4862, RFC 8106), with their preferences (RFC 4191), hop limit and
+	// times of neighbour discovery. [New] waits for the first, 5 s at most; without a router the
+	// stack goes on with its other addresses. There are no temporary addresses (RFC 8981), and of
+	// resolvers 8 of each of 16 routers are remembered, until their lifetimes are over.
 	SLAAC bool
 	// DHCPv6 asks a DHCPv6 server for an IPv6 address and resolvers (RFC 8415) and keeps the lease.
 	// Routers come from SLAAC or Gateways: DHCPv6 does not give any.

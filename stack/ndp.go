@@ -23,7 +23,8 @@ import (
 // lifetimes: RFC 4862 section 5.5.3 with its rule of two hours.
 type raEvents struct {
 	mu       sync.Mutex
-	routers  []Route // guarded by mu, as are the others up to managed
+	routers  []advertisedRoute // guarded by mu, as are the others up to managed
+	link     linkParameters
 	prefixes []netip.Prefix
 	dns      advertisedDNS
 	mtu      uint32 // the last one that a router has advertised; 0: none since it was taken
@@ -63,6 +64,7 @@ func (n *raEvents) advertised(m ndpMessage, now time.Time) {
 	if changed {
 		n.mtu = m.mtu
 	}
+	changed = n.link.take(m.link) || changed
 	for _, o := range m.servers {
 		changed = n.dns.advertise(m.router, o.servers, o.lasts, now) || changed
 	}
@@ -78,6 +80,76 @@ func (n *raEvents) takeMTU() uint32 {
 	mtu := n.mtu
 	n.mtu = 0
 	return mtu
+}
+
+// linkParameters holds what routers advertise of the link (RFC 4861 section 4.2); 0: they have not
+// said. A router that withdraws or says 0 leaves what was advertised before, as on Linux
+// (ndisc_router_discovery of net/ipv6/ndisc.c).
+type linkParameters struct {
+	hopLimit              uint8
+	reachable, retransmit time.Duration
+}
+
+// The least times that Linux takes: HZ/10 and HZ/100.
+const leastReachable, leastRetransmit = 100 * time.Millisecond, 10 * time.Millisecond
+
+// parseLinkParameters reads them from the body of an advertisement, of at least 12 bytes.
+func parseLinkParameters(body []byte) (l linkParameters) {
+	milliseconds := func(b []byte, least time.Duration) time.Duration {
+		if n := binary.BigEndian.Uint32(b); n != 0 {
+			return max(time.Duration(n)*time.Millisecond, least)
+		}
+		return 0
+	}
+	return linkParameters{body[0], milliseconds(body[4:], leastReachable),
+		milliseconds(body[8:], leastRetransmit)}
+}
+
+// take replaces what told says something of, and reports whether that is a change.
+func (l *linkParameters) take(told linkParameters) bool {
+	old := *l
+	if told.hopLimit != 0 {
+		l.hopLimit = told.hopLimit
+	}
+	if told.reachable != 0 {
+		l.reachable = told.reachable
+	}
+	if told.retransmit != 0 {
+		l.retransmit = told.retransmit
+	}
+	return *l != old
+}
+
+// parameters returns what routers have advertised of the link.
+func (n *raEvents) parameters() linkParameters {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.link
+}
+
+// applyTo makes netstack go by what routers have advertised of the link.
+func (l linkParameters) applyTo(net *gstack.Stack) error {
+	if l.hopLimit != 0 {
+		ttl := tcpip.DefaultTTLOption(l.hopLimit)
+		if err := net.SetNetworkProtocolOption(ipv6Protocol, &ttl); err != nil {
+			return asError("set the hop limit", err)
+		}
+	}
+	c, err := net.NUDConfigurations(nicID, ipv6Protocol)
+	if _, none := err.(*tcpip.ErrNotSupported); none {
+		return nil // the link's neighbours need no resolution
+	}
+	if err != nil {
+		return asError("read the times of neighbour discovery", err)
+	}
+	if l.reachable != 0 {
+		c.BaseReachableTime = l.reachable
+	}
+	if l.retransmit != 0 {
+		c.RetransmitTimer = l.retransmit
+	}
+	return asError("set the times of neighbour discovery",
+		net.SetNUDConfigurations(nicID, ipv6Protocol, c))
 }
 
 // refused returns how many resolvers exceeded the bounds.
@@ -104,7 +176,12 @@ func (n *raEvents) snapshot(now time.Time) (routes []Route, dns []netip.Addr, un
 		routes = append(routes, Route{Destination: p})
 	}
 	n.dns.expire(now)
-	return append(routes, n.routers...), n.dns.current(), n.dns.next()
+	preferred := slices.SortedStableFunc(slices.Values(n.routers),
+		func(a, b advertisedRoute) int { return b.rank - a.rank })
+	for _, r := range preferred { // of equals the one that was known first, as on Linux
+		routes = append(routes, r.Route)
+	}
+	return routes, n.dns.current(), n.dns.next()
 }
 
 // config returns what routers say DHCPv6 has to offer.
@@ -131,19 +208,44 @@ func remove[T comparable](list []T, v T) []T {
 
 // OnOffLinkRouteUpdated implements ipv6.NDPDispatcher.
 func (n *raEvents) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address,
-	_ header.NDPRoutePreference) {
+	preference header.NDPRoutePreference) {
+	r := advertisedRoute{Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)},
+		preferenceRank(preference)}
 	n.update(func() {
-		n.routers = add(n.routers,
-			Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
+		at := slices.IndexFunc(n.routers,
+			func(o advertisedRoute) bool { return o.Route == r.Route })
+		if at < 0 {
+			n.routers = append(n.routers, r)
+		} else {
+			n.routers[at] = r
+		}
 	})
+}
+
+// advertisedRoute describes a route that a router advertises.
+type advertisedRoute struct {
+	Route
+	rank int // the highest is preferred
+}
+
+// preferenceRank orders the preferences of routes and routers (RFC 4191 section 2.1).
+func preferenceRank(p header.NDPRoutePreference) int {
+	switch p {
+	case header.HighRoutePreference:
+		return 1
+	case header.LowRoutePreference:
+		return -1
+	}
+	return 0
 }
 
 // OnOffLinkRouteInvalidated implements ipv6.NDPDispatcher.
 func (n *raEvents) OnOffLinkRouteInvalidated(_ tcpip.NICID,
 	dest tcpip.Subnet, router tcpip.Address) {
+	r := Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)}
 	n.update(func() {
-		n.routers = remove(n.routers,
-			Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)})
+		n.routers = slices.DeleteFunc(slices.Clone(n.routers),
+			func(o advertisedRoute) bool { return o.Route == r })
 	})
 }
 
@@ -230,7 +332,7 @@ const followPause = 50 * time.Millisecond
 // Config.Auto it starts DHCPv6 when an advertisement first says that it has addresses, or
 // resolvers.
 func (s *Stack) follow(n *raEvents) {
-	ask := s.cfg.Auto
+	ask, link := s.cfg.Auto, linkParameters{}
 	over := s.clock.NewTimer(0)
 	over.Stop()
 	for {
@@ -242,6 +344,14 @@ func (s *Stack) follow(n *raEvents) {
 		}
 		if mtu := n.takeMTU(); mtu != 0 {
 			s.mtu.useAdvertised(mtu)
+		}
+		if now := n.parameters(); now != link {
+			link = now
+			if err := link.applyTo(s.net); err != nil {
+				s.log.Warn("what a router advertises of the link", "interface", s.name,
+					"error", err)
+			}
+			s.epoch.Add(1) // headers of datagrams are kept with the hop limit
 		}
 		routes, dns, until := n.snapshot(s.clock.Now())
 		if !until.IsZero() {
@@ -374,7 +484,7 @@ func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
 		m.mac = header.Ethernet(link).SourceAddress()
 	}
 	e.checkSender(m)
-	if e.watch.events != nil && (len(m.servers) > 0 || m.mtu != 0) {
+	if e.watch.events != nil && (len(m.servers) > 0 || m.mtu != 0 || m.link != linkParameters{}) {
 		e.watch.events.advertised(m, e.watch.clock.Now())
 	}
 }
@@ -407,6 +517,7 @@ type ndpMessage struct {
 	router  netip.Addr        // who advertises servers
 	servers []advertisedServers
 	mtu     uint32 // that a router advertises; 0: none
+	link    linkParameters
 }
 
 // advertisedServers is one option for resolvers of a router's advertisement (RFC 8106 section 5.1).
@@ -442,7 +553,7 @@ func parseNDP(from, to tcpip.Address, icmp header.ICMPv6) (m ndpMessage, ok bool
 		if len(body) >= header.NDPRAMinimumSize && header.IsV6LinkLocalUnicastAddress(from) {
 			m.holds, m.router = from, fromAddress(from)
 			options := header.NDPRouterAdvert(body).Options()
-			m.mtu = advertisedMTU(options)
+			m.mtu, m.link = advertisedMTU(options), parseLinkParameters(body)
 			return m, m.options(options)
 		}
 	}

@@ -100,6 +100,70 @@ func TestAdvertisedResolvers(t *testing.T) {
 	}
 }
 
+// TestAdvertisedRouters: the preferred router comes first, of equals the one known first, also when
+// a preference changes (RFC 4191 section 3.1).
+func TestAdvertisedRouters(t *testing.T) {
+	const low, medium, high = header.LowRoutePreference, header.MediumRoutePreference,
+		header.HighRoutePreference
+	n := newRAEvents()
+	for i, step := range []struct {
+		router     string
+		preference header.NDPRoutePreference // -1: it withdraws
+		want       string
+	}{
+		{"fe80::1", medium, "[fe80::1]"}, {"fe80::2", medium, "[fe80::1 fe80::2]"},
+		{"fe80::3", high, "[fe80::3 fe80::1 fe80::2]"},
+		{"fe80::1", high, "[fe80::1 fe80::3 fe80::2]"},
+		{"fe80::1", low, "[fe80::3 fe80::2 fe80::1]"},
+		{"fe80::2", 2, "[fe80::3 fe80::2 fe80::1]"}, // reserved: medium
+		{"fe80::3", withdrawn, "[fe80::2 fe80::1]"},
+		{"fe80::3", low, "[fe80::2 fe80::1 fe80::3]"},
+	} {
+		to, err := toSubnet(netip.MustParsePrefix("::/0"))
+		must(t, err)
+		router := toAddress(netip.MustParseAddr(step.router))
+		if step.preference == withdrawn {
+			n.OnOffLinkRouteInvalidated(nicID, to, router)
+		} else {
+			n.OnOffLinkRouteUpdated(nicID, to, router, step.preference)
+		}
+		routes, _, _ := n.snapshot(time.Now())
+		var got []netip.Addr
+		for _, r := range routes {
+			got = append(got, r.Gateway)
+		}
+		if fmt.Sprint(got) != step.want {
+			t.Errorf("step %d: %v, want %s", i, got, step.want)
+		}
+	}
+}
+
+// withdrawn stands for a lifetime of 0.
+const withdrawn header.NDPRoutePreference = 0xff
+
+// TestAdvertisedLinkParameters takes over what routers say, and keeps what they do not say.
+func TestAdvertisedLinkParameters(t *testing.T) {
+	n := newRAEvents()
+	for i, step := range []struct {
+		body string // hop limit, flags, lifetime, reachable and retransmission time
+		want linkParameters
+	}{
+		{"\x21\x00\x07\x08\x00\x00\x75\x30\x00\x00\x01\xf4", linkParameters{33, 30 * time.Second,
+			500 * time.Millisecond}},
+		{"\x00\x00\x07\x08\x00\x00\x00\x00\x00\x00\x00\x00", linkParameters{33, 30 * time.Second,
+			500 * time.Millisecond}},
+		{"\x01\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x01", linkParameters{1, leastReachable,
+			leastRetransmit}},
+		{"\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff", linkParameters{1, leastReachable,
+			(1<<32 - 1) * time.Millisecond}},
+	} {
+		n.advertised(ndpMessage{link: parseLinkParameters([]byte(step.body))}, time.Now())
+		if got := n.parameters(); got != step.want {
+			t.Errorf("step %d: %+v, want %+v", i, got, step.want)
+		}
+	}
+}
+
 func addresses(list []string) (all []netip.Addr) {
 	for _, s := range list {
 		all = append(all, netip.MustParseAddr(s))
