@@ -478,6 +478,18 @@ func (f *tcpFields) read(ep *tcp.Endpoint, so *Socket, i *TCPInfo) (unacked int)
 	return max(0, f.used.int(f.queue.in(v)))
 }
 
+// segmentSize returns how many bytes of payload a segment of a connection holds; 0 where that is
+// not known.
+func (f *tcpFields) segmentSize(e tcpip.Endpoint) int {
+	ep, ok := e.(*tcp.Endpoint)
+	if !ok {
+		return 0
+	}
+	ep.LockUser()
+	defer ep.UnlockUser()
+	return f.mss.int(f.snd.target(reflect.ValueOf(ep).Elem()))
+}
+
 // finAcked reports whether the peer has acknowledged a connection's FIN. False where a field that
 // tells is missing.
 func (f *tcpFields) finAcked(ep *tcp.Endpoint) bool {

@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"io"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
@@ -159,7 +160,11 @@ const (
 	// It measures bytes per round trip against buffers of 1 MiB and more, and a call takes a lock.
 	tuneThreshold = 64 << 10
 
-	// copySize gives the unit of ReadFrom and WriteTo: netstack's largest segment.
+	// largeWrite gives the size from which a write may be more than a packet. What is goes to
+	// netstack in pieces of WriteSize, of which each is a packet of whole segments.
+	largeWrite = 32 << 10
+
+	// copySize gives the unit of WriteTo, and the most that ReadFrom sends at a time.
 	copySize = 64 << 10
 )
 
@@ -236,7 +241,7 @@ func (c *TCPConn) Buffered() int {
 // transfer holds what netstack reads into and writes from. A connection has one only while it does.
 type transfer struct {
 	dst tcpip.SliceWriter
-	src bytes.Reader
+	src writeSource
 }
 
 var transfers = sync.Pool{New: func() any { return new(transfer) }}
@@ -272,31 +277,47 @@ func (c *TCPConn) Write(b []byte) (int, error) {
 }
 
 func (c *TCPConn) write(b []byte) (n int, err error) {
+	t := transfers.Get().(*transfer)
+	t.src = writeSource{first: b, left: len(b)}
+	m, err := c.writeAll("write", &t.src)
+	t.src = writeSource{}
+	transfers.Put(t)
+	return int(m), err
+}
+
+// writeAll writes what is left of src, and takes it out.
+func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 	c.wr.mu.Lock()
 	defer c.wr.mu.Unlock()
-	t := transfers.Get().(*transfer)
-	defer func() {
-		t.src.Reset(nil)
-		transfers.Put(t)
-	}()
+	most, whole := src.left, src.left
+	if src.left > largeWrite {
+		most, whole = c.packetSizes()
+	}
 	for {
 		if err := c.check(&c.wr); err != nil {
 			return n, err
 		}
-		admitted := c.stack.memory.admitWrite(c, len(b)-n)
-		if admitted == 0 && n < len(b) {
+		piece := src.left
+		if piece > most {
+			piece = whole
+		}
+		admitted := c.stack.memory.admitWrite(c, piece)
+		if admitted == 0 && src.left > 0 {
 			c.wr.park()
 			continue
 		}
-		t.src.Reset(b[n : n+admitted])
-		m, terr := c.ep.Write(&t.src, tcpip.WriteOptions{})
-		n += int(m)
+		unsent := *src
+		src.limit = admitted
+		m, terr := c.ep.Write(src, tcpip.WriteOptions{})
+		*src = unsent // netstack may have read more than it has taken
+		src.skip(int(m))
+		n += m
 		c.stack.memory.unused(admitted - int(m))
 		c.written.Add(uint64(m))
 		switch {
 		case terr != nil && !wouldBlock(terr):
-			return n, c.orClosedErr(syscallError("write", terr))
-		case n == len(b):
+			return n, c.orClosedErr(syscallError(call, terr))
+		case src.left == 0:
 			return n, nil
 		case terr != nil:
 			c.wr.park()
@@ -304,24 +325,135 @@ func (c *TCPConn) write(b []byte) (n int, err error) {
 	}
 }
 
+// WriteBuffers writes all of v as one stream, as writev does, and returns the number of bytes. It
+// takes what is written out of v. [net.Buffers.WriteTo] cannot do so for a connection that is not
+// package net's: it writes each slice by itself, which makes it a packet.
+func (c *TCPConn) WriteBuffers(v *net.Buffers) (int64, error) {
+	t := transfers.Get().(*transfer)
+	t.src = sourceOf(*v)
+	n, err := c.writeAll("writev", &t.src)
+	*v = t.src.remainder(*v)
+	t.src = writeSource{}
+	transfers.Put(t)
+	if err != nil {
+		err = c.opError("writev", err)
+	}
+	return n, err
+}
+
+// writeSource is what a write has not given to netstack yet: one slice, or several.
+type writeSource struct {
+	first []byte   // what is left of the first slice
+	rest  [][]byte // the slices after it
+	left  int      // bytes of all
+	limit int      // bytes that netstack may take now
+}
+
+func sourceOf(v net.Buffers) (src writeSource) {
+	src.rest = v
+	for _, b := range v {
+		src.left += len(b)
+	}
+	src.skip(0)
+	return src
+}
+
+// Len implements tcpip.Payloader.
+func (s *writeSource) Len() int { return s.limit }
+
+// Read implements io.Reader.
+func (s *writeSource) Read(b []byte) (n int, err error) {
+	if s.left == 0 {
+		return 0, io.EOF
+	}
+	for n < len(b) && s.left > 0 {
+		m := copy(b[n:], s.first)
+		n += m
+		s.skip(m)
+	}
+	return n, nil
+}
+
+// skip takes out n bytes, at most what is left, and empty slices behind them.
+func (s *writeSource) skip(n int) {
+	s.left -= n
+	for n >= len(s.first) {
+		if len(s.rest) == 0 {
+			s.first = nil
+			return
+		}
+		n -= len(s.first)
+		s.first, s.rest = s.rest[0], s.rest[1:]
+	}
+	s.first = s.first[n:]
+}
+
+// remainder returns what is left of the slices that sourceOf was given, in their place.
+func (s *writeSource) remainder(v net.Buffers) net.Buffers {
+	gone := len(v) - len(s.rest)
+	if s.left > 0 {
+		gone--
+		v[gone] = s.first
+	}
+	clear(v[:gone])
+	return v[gone:]
+}
+
+// WriteSize returns how many bytes of this connection netstack makes one packet of: the whole
+// segments that a packet holds. Writes of that size, or of a multiple, leave no small packet at
+// their end, and no small frame at the end of each packet. It changes with the path's MTU only.
+func (c *TCPConn) WriteSize() int {
+	_, whole := c.packetSizes()
+	return whole
+}
+
+// packetSizes returns how many bytes netstack puts into a packet: at most, and in whole segments.
+func (c *TCPConn) packetSizes() (most, whole int) {
+	var link gstack.LinkEndpoint = c.stack.link
+	if f := c.stack.foreign; f != nil {
+		link = f.LinkEndpoint
+	}
+	most = copySize
+	if g, ok := link.(gstack.GSOEndpoint); ok && g.SupportedGSO() != gstack.GSONotSupported {
+		// what netstack leaves for headers (gVisor transport/tcp/snd.go, sendData)
+		most = min(most, int(g.GSOMaxSize())-header.TCPTotalHeaderMaximumSize-1)
+	}
+	whole = most
+	if mss := c.stack.fields.segmentSize(c.ep); mss > 0 && mss < most {
+		whole -= most % mss
+	}
+	return most, whole
+}
+
 // copyBuffers are copySize long.
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
-// ReadFrom implements io.ReaderFrom: it sends r until io.EOF, in large pieces and without
-// allocating.
-func (c *TCPConn) ReadFrom(r io.Reader) (int64, error) {
-	buf := copyBuffers.Get().(*[copySize]byte)
-	defer copyBuffers.Put(buf)
-	n, err := io.CopyBuffer(onlyWriter{c}, onlyReader{r}, buf[:])
+// ReadFrom implements io.ReaderFrom: it sends r until io.EOF, in pieces of WriteSize where r has as
+// much, and without allocating. A *net.Buffers is sent as by WriteBuffers.
+func (c *TCPConn) ReadFrom(r io.Reader) (n int64, err error) {
+	if v, ok := r.(*net.Buffers); ok {
+		n, err = c.WriteBuffers(v)
+	} else {
+		n, err = copyPieces(onlyWriter{c}, onlyReader{r}, c.WriteSize())
+	}
 	return n, c.copyError("readfrom", err)
 }
 
 // WriteTo implements io.WriterTo: it passes what is received to w until io.EOF.
 func (c *TCPConn) WriteTo(w io.Writer) (int64, error) {
+	size := copySize
+	if to, ok := w.(*TCPConn); ok {
+		size = to.WriteSize()
+	}
+	n, err := copyPieces(onlyWriter{w}, onlyReader{c}, size)
+	return n, c.copyError("writeto", err)
+}
+
+// copyPieces copies in pieces of at most that size, which is copySize at most.
+func copyPieces(w io.Writer, r io.Reader, size int) (int64, error) {
 	buf := copyBuffers.Get().(*[copySize]byte)
 	defer copyBuffers.Put(buf)
-	n, err := io.CopyBuffer(onlyWriter{w}, onlyReader{c}, buf[:])
-	return n, c.copyError("writeto", err)
+	return io.CopyBuffer(w, r, buf[:size])
 }
 
 // copyError wraps as package net does: the outer operation around the inner one's OpError.

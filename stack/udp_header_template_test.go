@@ -77,10 +77,21 @@ type directRig struct {
 
 func newDirectRig(t *testing.T, closed bool) *directRig {
 	t.Helper()
+	tap := &tap{}
+	r := newDirectRigOn(t, closed, func(w wire.Wire) wire.Wire {
+		tap.Wire = w
+		return tap
+	})
+	r.tap = tap
+	return r
+}
+
+// newDirectRigOn makes a rig whose sender is on what on makes of its end of the cable.
+func newDirectRigOn(t *testing.T, closed bool, on func(wire.Wire) wire.Wire) *directRig {
+	t.Helper()
 	r := &directRig{}
 	a, b := wire.Pair()
-	r.tap = &tap{Wire: a}
-	for i, wire := range []wire.Wire{r.tap, b} {
+	for i, wire := range []wire.Wire{on(a), b} {
 		nic, err := simnic.New(simnic.Config{Seed: uint64(i + 1)})
 		must(t, err)
 		t.Cleanup(func() { nic.Close() })

@@ -18,7 +18,7 @@ var most = struct {
 	packageFiles: 53,
 	knobs:        87,
 	causativeHas: 43,
-	productLines: 90_961,
+	productLines: 91_053,
 	oneWord:      50.8,
 	definitions:  17.7,
 }

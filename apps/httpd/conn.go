@@ -48,11 +48,19 @@ type conn struct {
 // Write sends p in pieces, each with the deadline that the progress so far allows.
 func (c *conn) Write(p []byte) (n int, err error) {
 	for {
-		m, err := c.writePiece(p[n:min(len(p), n+piece)])
+		m, err := c.writePiece(p[n:min(len(p), n+pieceOf(c.Conn))])
 		if n += m; err != nil || n == len(p) {
 			return n, err
 		}
 	}
+}
+
+// pieceOf returns how much is written to c at a time: piece, or less where that fills its packets.
+func pieceOf(c net.Conn) int {
+	if p, ok := c.(interface{ WriteSize() int }); ok {
+		return min(piece, p.WriteSize())
+	}
+	return piece
 }
 
 func (c *conn) writePiece(p []byte) (int, error) {

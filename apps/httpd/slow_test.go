@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -161,4 +162,47 @@ func (s *Server) lingering() int {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	return s.table.lingering.Len()
+}
+
+// sized records the sizes of writes to a connection whose packets hold that many bytes.
+type sized struct {
+	net.Conn
+	holds  int
+	writes []int
+	got    []byte
+}
+
+func (c *sized) WriteSize() int                   { return c.holds }
+func (c *sized) SetWriteDeadline(time.Time) error { return nil }
+func (c *sized) Write(p []byte) (int, error) {
+	c.writes, c.got = append(c.writes, len(p)), append(c.got, p...)
+	return len(p), nil
+}
+
+// TestPiecesFillPackets writes a large answer: all pieces but the last are what a packet holds, as
+// far as that is no more than is checked at a time.
+func TestPiecesFillPackets(t *testing.T) {
+	body := make([]byte, 300_000)
+	for i := range body {
+		body[i] = byte(i >> 8)
+	}
+	for _, tt := range []struct{ holds, piece int }{{65320, 65320}, {1448, 1448},
+		{1 << 20, 64 << 10}} {
+		s, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		n := &sized{holds: tt.holds}
+		c := &conn{Conn: n, table: &s.table, out: newBudget(s.cfg.MinRate, s.cfg.Grace)}
+		sent, err := c.Write(body)
+		if sent != len(body) || err != nil || !bytes.Equal(n.got, body) {
+			t.Fatalf("%d of %d bytes sent, %d arrived: %v", sent, len(body), len(n.got), err)
+		}
+		for i, size := range n.writes {
+			if want := min(tt.piece, len(body)-i*tt.piece); size != want {
+				t.Errorf("packets of %d: write %d has %d bytes, want %d", tt.holds, i, size, want)
+			}
+		}
+	}
 }

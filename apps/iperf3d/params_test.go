@@ -3,6 +3,7 @@ package iperf3d
 import (
 	"bytes"
 	"encoding/binary"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,4 +67,34 @@ func FuzzParams(f *testing.F) {
 		}
 		sends(n - 1)
 	})
+}
+
+// sized counts the sizes of writes to a connection whose packets hold that many bytes.
+type sized struct {
+	net.Conn
+	holds  int
+	writes map[int]int
+	stop   chan struct{}
+}
+
+func (c *sized) WriteSize() int { return c.holds }
+func (c *sized) Write(p []byte) (int, error) {
+	if c.writes[len(p)]++; c.writes[len(p)] == 3 {
+		close(c.stop)
+	}
+	return len(p), nil
+}
+
+// TestBlocksFillPackets sends: what is asked for at a time is cut to whole packets.
+func TestBlocksFillPackets(t *testing.T) {
+	for _, tt := range []struct{ asked, holds, want int }{{128 << 10, 65320, 2 * 65320},
+		{65320, 65320, 65320}, {64 << 10, 65320, 65320}, {1000, 65320, 1000}, {4000, 1448, 2896}} {
+		c := &sized{holds: tt.holds, writes: map[int]int{}, stop: make(chan struct{})}
+		s := &stream{}
+		sendTCP(s, c, &params{Len: tt.asked}, clock.Clock{}, c.stop)
+		if len(c.writes) != 1 || c.writes[tt.want] != 3 || s.bytes.Load() != int64(3*tt.want) {
+			t.Errorf("%d asked, packets of %d: writes %v, want of %d; %d bytes", tt.asked,
+				tt.holds, c.writes, tt.want, s.bytes.Load())
+		}
+	}
 }

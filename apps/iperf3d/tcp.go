@@ -24,7 +24,7 @@ func tcpStream(c net.Conn, p *params, at clock.Clock) *stream {
 
 // sendTCP writes until told to stop or the client closes.
 func sendTCP(s *stream, c net.Conn, p *params, at clock.Clock, stop <-chan struct{}) {
-	block := make([]byte, p.Len)
+	block := make([]byte, blockOf(c, p.Len))
 	for i := range block {
 		block[i] = byte('0' + i%10)
 	}
@@ -36,6 +36,15 @@ func sendTCP(s *stream, c net.Conn, p *params, at clock.Clock, stop <-chan struc
 			return
 		}
 	}
+}
+
+// blockOf returns how much is written to c at a time: as asked for, or a little less where that
+// fills its packets.
+func blockOf(c net.Conn, asked int) int {
+	if w, ok := c.(interface{ WriteSize() int }); ok && asked > w.WriteSize() {
+		return asked - asked%w.WriteSize()
+	}
+	return asked
 }
 
 // receiveTCP counts until the connection ends; the session closes it at the end of the test.

@@ -27,7 +27,7 @@ import (
 const (
 	// macMask is the 48 bits of a MAC address in a uint64; also the broadcast address.
 	macMask = 1<<48 - 1
-	// gsoMaxSize makes super-segments of up to 65475 bytes of payload; an IP packet cannot be
+	// gsoMaxSize makes super-segments of up to 65375 bytes of payload; an IP packet cannot be
 	// larger.
 	gsoMaxSize = 65536
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -69,7 +70,6 @@ func benches() []bench {
 		{name: "down8", apart: true, for_: kernelClient, run: bulk("down", 8)},
 		{name: "up64", few: true, apart: true, for_: kernelClient, run: bulk("up", 64)},
 		{name: "down64", few: true, apart: true, for_: kernelClient, run: bulk("down", 64)},
-		{name: "writes", few: true, apart: true, for_: onTAP, run: (*sample).writes},
 		{name: "up16", quick: true, extra: true, for_: inMemory, run: bulk("up", 16)},
 		{name: "udp-rx", extra: true, for_: anyPeer, run: (*sample).udpUp},
 		{name: "udp-tx", for_: anyPeer, run: (*sample).udpDown},
@@ -79,7 +79,7 @@ func benches() []bench {
 		{name: "ping", for_: kernelClient, run: (*sample).ping},
 		{name: "idle", extra: true, once: true, for_: anyPeer, run: (*sample).idle},
 		{name: "memory", once: true, for_: kernelClient, run: (*sample).memory},
-	}, append(serviceBenches(), wanBenches()...)...)
+	}, slices.Concat(writeBenches(), serviceBenches(), wanBenches())...)
 }
 
 // during runs a load between the server's begin and end, and records who used the machine

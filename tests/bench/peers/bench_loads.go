@@ -95,15 +95,15 @@ var pieces = []struct {
 	{"256k", "writes of 256 KiB", 256 << 10}, {"file", "a file", 0},
 }
 
-// writes measures one flow from the server, for each size of its writes.
-func (s *sample) writes() error {
+// writeBenches measure one flow from the server, each with writes of one size.
+func writeBenches() (list []bench) {
 	for _, p := range pieces {
-		if err := s.transfer("down "+p.key, load{Kind: "pieces", Flows: 1,
-			Size: p.size}); err != nil {
-			return err
-		}
+		list = append(list, bench{name: "down-" + p.key, few: true, apart: true, for_: onTAP,
+			run: func(s *sample) error {
+				return s.transfer("down "+p.key, load{Kind: "pieces", Flows: 1, Size: p.size})
+			}})
 	}
-	return nil
+	return list
 }
 
 // transfer measures a bulk load; costs are per GB.
