@@ -24,12 +24,12 @@ for arch in amd64 arm64; do
 	sbom bin -json -licenses=false -noserial -output "$bin.cdx.json" "$bin"
 done
 host=dist/rdma-netstack-$version-linux-$(go env GOHOSTARCH)
-[ -e "$host" ] || fail "this machine is neither amd64 nor arm64: its own binary makes the man page"
+[ -e "$host" ] || fail "this machine is neither amd64 nor arm64: its own binary makes the man pages"
 "$host" version | grep -qF "rdma-netstack $version," || fail "the binary says $("$host" version)"
-"$host" man >dist/share/rdma-netstack.1
+mkdir dist/share/man && "$host" man --dir dist/share/man
 for shell in bash zsh fish; do "$host" completion $shell >"dist/share/completion.$shell"; done
 sed 's#/usr/local/bin/#/usr/bin/#' "deploy/systemd/rdma-netstack@.service" >dist/share/unit
-gzip -9n dist/share/rdma-netstack.1
+gzip -9n dist/share/man/*
 
 for arch in amd64 arm64; do
 	ARCH=$arch VERSION=$version BINARY=dist/rdma-netstack-$version-linux-$arch \

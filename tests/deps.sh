@@ -13,6 +13,7 @@ PATH=$PATH:/usr/sbin:/sbin
 lacks() {
 	programs "$1" | while read -r package probe; do
 		case $probe in
+		/*) [ -e "$probe" ] ;;
 		*.h) [ -e "/usr/include/$probe" ] || ls /usr/include/*/"$probe" >/dev/null 2>&1 ;;
 		*) command -v "$probe" >/dev/null ;;
 		esac || echo "$package"
@@ -37,6 +38,7 @@ programs() {
 		tshark tshark
 		systemd systemd-analyze
 		zsh zsh
+		bash-completion /usr/share/bash-completion/bash_completion
 		fish fish
 		mandoc mandoc
 	END

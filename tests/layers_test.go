@@ -29,6 +29,7 @@ const (
 	dhcp    = "github.com/insomniacslk/dhcp/"
 	ebpf    = "github.com/cilium/ebpf"
 	pprof   = "github.com/google/pprof"
+	spf13   = "github.com/spf13/"
 )
 
 // layer is what a package may import, besides the standard library.
@@ -164,7 +165,7 @@ var layers = map[string]layer{
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock",
 			"internal/overlay", "internal/running"},
-		others: []string{netlink, xsys, dns},
+		others: []string{netlink, xsys, dns, spf13},
 		tests:  []string{"tests/lib/card"},
 	},
 	// reads GOROOT and makes what go build -overlay takes: the standard library only

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
@@ -85,9 +87,15 @@ type lookFlags struct {
 	json bool
 }
 
-const lookFlagsHelp = `  --pid PID   which server, if several run
-  --json      print JSON
-`
+// addTo adds the flags to a command, below its own.
+func (f *lookFlags) addTo(cmd *cobra.Command, options ...option) {
+	addFlags(cmd, "Flags", append(options, f.pidOption(cmd),
+		opt("json", "", &f.json, "print JSON"))...)
+}
+
+func (f *lookFlags) pidOption(cmd *cobra.Command) option {
+	return opt("pid", "PID", &f.pid, "which server, if several run", runningServers(cmd))
+}
 
 // errSeveral refuses to look without --pid at one of several servers.
 var errSeveral = errors.New("several servers run; say which by --pid")

@@ -3,47 +3,51 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
-const statsHelp = `Usage: rdma-netstack stats [--interval DURATION] [--count N] [--all] [--pid PID] [--json]
-
-Prints every counter of a running server that is not 0: of the rings (rx0_packets is of receive
-queue 0), the link and netstack, as ethtool -S and nstat do.
-
-  --interval DURATION  print what was added since the line before, each time, such as 1s
-  --count N            how often (default: until Ctrl-C)
-  --all                print those that are 0, too
-` + lookFlagsHelp
-
-const errorsHelp = `Usage: rdma-netstack errors [--pid PID] [--json]
-
-Prints every counter of drops and errors of a running server that is not 0, with what it means and
-what to do.
-
-` + lookFlagsHelp
-
-func statsCommand() command {
-	return command{name: "stats", line: "counters of a running server",
-		help: statsHelp, run: stats, looks: true}
+func statsCommand(out streams) *cobra.Command {
+	var f statsFlags
+	cmd := &cobra.Command{Use: "stats", Short: "counters of a running server", Args: noWords,
+		Long: `Prints every counter of a running server that is not 0: of the rings (rx0_packets is of receive
+queue 0), the link and netstack, as ethtool -S and nstat do.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.showStats(cmd.Context(), out) }}
+	f.addTo(cmd,
+		opt("interval", "DURATION", &f.interval, "print what was added since the line before, "+
+			"each time, such as 1s"),
+		opt("count", "N", &f.count, "how often (default until Ctrl-C)"),
+		opt("all", "", &f.zeros, "print those that are 0, too"))
+	return cmd
 }
 
-func errorsCommand() command {
-	return command{name: "errors", line: "drops and errors of a running server",
-		help: errorsHelp, run: listErrors, looks: true}
+func errorsCommand(out streams) *cobra.Command {
+	var f lookFlags
+	cmd := &cobra.Command{
+		Use: "errors", Short: "drops and errors of a running server", Args: noWords,
+		Long: `Prints every counter of drops and errors of a running server that is not 0, with what it means and
+what to do.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.listErrors(cmd.Context(), out)
+		}}
+	f.addTo(cmd)
+	return cmd
 }
 
-func (f *lookFlags) define(fs *flag.FlagSet) {
-	fs.IntVar(&f.pid, "pid", 0, "")
-	fs.BoolVar(&f.json, "json", false, "")
+// statsFlags are those of stats.
+type statsFlags struct {
+	lookFlags
+	interval time.Duration
+	count    int
+	zeros    bool
 }
 
 // server returns the one that the flags mean.
@@ -72,34 +76,25 @@ func (f *lookFlags) server(ctx context.Context) (running.Server, error) {
 	return all[0], nil
 }
 
-func stats(ctx context.Context, args []string, out streams) error {
-	var f lookFlags
-	fs := newFlags()
-	f.define(fs)
-	interval := fs.Duration("interval", 0, "")
-	count := fs.Int("count", 0, "")
-	zeros := fs.Bool("all", false, "")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if *interval < 0 || *count < 0 || *count > 0 && *interval == 0 {
+func (f *statsFlags) showStats(ctx context.Context, out streams) error {
+	if f.interval < 0 || f.count < 0 || f.count > 0 && f.interval == 0 {
 		return usageError{fmt.Errorf("--interval %v --count %d: want a time, such as 1s, and a "+
-			"number", *interval, *count)}
+			"number", f.interval, f.count)}
 	}
 	server, err := f.server(ctx)
 	if err != nil {
 		return err
 	}
-	if *interval > 0 {
-		return each(ctx, server, *interval, *count, func(before, now admin.Counters) error {
-			return printCounters(out, now, before, *zeros, f.json)
+	if f.interval > 0 {
+		return each(ctx, server, f.interval, f.count, func(before, now admin.Counters) error {
+			return printCounters(out, now, before, f.zeros, f.json)
 		})
 	}
 	var now admin.Counters
 	if err := server.Get(ctx, "/stats", &now); err != nil {
 		return err
 	}
-	return printCounters(out, now, admin.Counters{}, *zeros, f.json)
+	return printCounters(out, now, admin.Counters{}, f.zeros, f.json)
 }
 
 // printCounters prints what was added since before, and gauges as they are.
@@ -122,13 +117,7 @@ func printCounters(out streams, now, before admin.Counters, zeros, asJSON bool) 
 	return out.stdout.err()
 }
 
-func listErrors(ctx context.Context, args []string, out streams) error {
-	var f lookFlags
-	fs := newFlags()
-	f.define(fs)
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+func (f *lookFlags) listErrors(ctx context.Context, out streams) error {
 	server, err := f.server(ctx)
 	if err != nil {
 		return err

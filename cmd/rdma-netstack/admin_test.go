@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
@@ -23,14 +25,25 @@ func look(args ...string) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), code
 }
 
-// TestLook looks at a server of this process with each command, and after its end.
-func TestLook(t *testing.T) {
-	fs, f := newFlags(), serveFlags{}
-	f.define(fs)
-	if err := f.parse(fs, []string{"--device", "sim", "--sim-wire", "none", "--address",
-		"192.0.2.10/24", "--admin", "127.0.0.1:0"}, ":80"); err != nil {
+// serveFlagsOf returns the flags that serve http would have.
+func serveFlagsOf(t *testing.T, args ...string) serveFlags {
+	t.Helper()
+	var f serveFlags
+	cmd := &cobra.Command{}
+	f.addTo(cmd)
+	if err := cmd.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}
+	if err := f.complete(":80", cmd.Flags().Changed); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestLook looks at a server of this process with each command, and after its end.
+func TestLook(t *testing.T) {
+	f := serveFlagsOf(t, "--device", "sim", "--sim-wire", "none", "--address", "192.0.2.10/24",
+		"--admin", "127.0.0.1:0")
 	s, err := openSlice(t.Context(), f, warningLog(os.Stderr))
 	if err != nil {
 		t.Fatal(err)
@@ -147,12 +160,8 @@ func TestAdminHosts(t *testing.T) {
 	}
 	at := l.Addr().String()
 	l.Close()
-	fs, f := newFlags(), serveFlags{}
-	f.define(fs)
-	if err := f.parse(fs, []string{"--device", "sim", "--sim-wire", "none", "--address",
-		"192.0.2.10/24", "--admin", at, "--admin-host", "node1.example"}, ":80"); err != nil {
-		t.Fatal(err)
-	}
+	f := serveFlagsOf(t, "--device", "sim", "--sim-wire", "none", "--address", "192.0.2.10/24",
+		"--admin", at, "--admin-host", "node1.example")
 	s, err := openSlice(t.Context(), f, warningLog(os.Stderr))
 	if err != nil {
 		t.Fatal(err)
@@ -201,13 +210,6 @@ func TestHealthUsage(t *testing.T) {
 		if _, stderr, code := look(args...); code != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("health %s: code %d, %q", line, code, stderr)
 		}
-	}
-}
-
-func TestApart(t *testing.T) {
-	got := apart([]string{"-tuln", "--pid", "7", "-x", "-tx", "-i"}, "tulanip")
-	if want := "-t -u -l -n --pid 7 -x -tx -i"; strings.Join(got, " ") != want {
-		t.Errorf("%v, want %s", got, want)
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	neturl "net/url"
@@ -11,28 +10,18 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 )
 
-const captureHelp = `Usage: rdma-netstack capture -w FILE|- [flags] [FILTER]
-
-Writes the frames of a running server to a pcapng file, which tcpdump and Wireshark read, until
+func captureCommand(out streams) *cobra.Command {
+	f := captureFlags{progress: out.stderr, results: out.stdout, direction: "inout", time: "host"}
+	cmd := &cobra.Command{Use: "capture -w FILE|- [flags] [FILTER]",
+		Short: "frames of a running server, to a pcapng file",
+		Long: `Writes the frames of a running server to a pcapng file, which tcpdump and Wireshark read, until
 Ctrl-C: what tcpdump does for the kernel's interfaces. The server does not wait for the file. Frames
 lost for that reason are counted at the end, and in the file.
-
-  rdma-netstack capture -w - | wireshark -k -i -
-  rdma-netstack capture -w dns.pcapng -c 1000 udp port 53
-
-  -w FILE           where to; - is standard output
-  -c N              end after N frames
-  -s BYTES          keep so many bytes of each frame (default: all)
-  -Q in|out|inout   direction (default: inout)
-  -C MEGABYTES      begin another file when one would get larger: FILE, FILE1, FILE2 and so on
-  -W N              with -C: at most N files, after which the first is written anew
-  --queue N         frames of this queue only; may be repeated
-  --wire            cut sent segments that the NIC is to cut, as it does
-  --time nic|host   time of received frames: the NIC's, or the host's (default)
-  --pid PID         which server, if several run
 
 FILTER is an expression of tcpdump's: host, net, port, portrange with src and dst; ip, ip6, arp,
 tcp, udp, icmp, icmp6, sctp, vlan, broadcast, multicast, ether host, less, greater; and, or, not,
@@ -40,12 +29,29 @@ parentheses. For all else there is "$(tcpdump -ddd -y EN10MB FILTER)".
 
 Frames that the server drops, received ones or its own, have the reason as a comment. The program is
 an extcap plug-in of Wireshark, too: a link to it in Wireshark's directory for them (Help, About
-Wireshark, Folders) lists running servers among the interfaces.
-`
-
-func captureCommand() command {
-	return command{name: "capture", line: "frames of a running server, to a pcapng file",
-		help: captureHelp, run: captureTo, looks: true}
+Wireshark, Folders) lists running servers among the interfaces.`,
+		Example: `  rdma-netstack capture -w - | wireshark -k -i -
+  rdma-netstack capture -w dns.pcapng -c 1000 udp port 53`,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			f.filter = strings.Join(words, " ")
+			return f.captureTo(cmd.Context())
+		}}
+	addFlags(cmd, "Flags",
+		opt("w,write", "FILE", &f.file, "where to; - is standard output"),
+		opt("c,count", "N", &f.count, "end after N frames"),
+		opt("s,snapshot-length", "BYTES", &f.snaplen, "keep so many bytes of each frame "+
+			"(default all)"),
+		opt("Q,direction", "in|out|inout", &f.direction, "direction"),
+		opt("C,file-size", "MEGABYTES", &f.megabytes, "begin another file when one would get "+
+			"larger: FILE, FILE1, FILE2 and so on"),
+		opt("W,file-count", "N", &f.files, "with -C: at most N files, after which the first "+
+			"is written anew"),
+		opt("queue", "N", &f.queues, "frames of this queue only; may be repeated"),
+		opt("wire", "", &f.wire, "cut sent segments that the NIC is to cut, as it does"),
+		opt("time", "nic|host", &f.time, "time of received frames: the NIC's, or the host's"),
+		f.pidOption(cmd))
+	cmd.Flags().SetInterspersed(false) // - in a filter is no flag
+	return cmd
 }
 
 // captureFlags holds the flags of capture.
@@ -61,11 +67,7 @@ type captureFlags struct {
 	progress, results io.Writer
 }
 
-func captureTo(ctx context.Context, args []string, out streams) error {
-	f := captureFlags{progress: out.stderr, results: out.stdout}
-	if err := f.parse(args); err != nil {
-		return err
-	}
+func (f *captureFlags) captureTo(ctx context.Context) error {
 	if err := f.check(isTerminal(os.Stdout)); err != nil {
 		return usageError{err}
 	}
@@ -74,28 +76,6 @@ func captureTo(ctx context.Context, args []string, out streams) error {
 		return err
 	}
 	return f.run(ctx, server)
-}
-
-func (f *captureFlags) parse(args []string) error {
-	fs := newFlags()
-	fs.IntVar(&f.pid, "pid", 0, "")
-	fs.StringVar(&f.file, "w", "", "")
-	fs.IntVar(&f.count, "c", 0, "")
-	fs.IntVar(&f.snaplen, "s", 0, "")
-	fs.StringVar(&f.direction, "Q", "inout", "")
-	fs.IntVar(&f.megabytes, "C", 0, "")
-	fs.IntVar(&f.files, "W", 0, "")
-	fs.BoolVar(&f.wire, "wire", false, "")
-	fs.StringVar(&f.time, "time", "host", "")
-	stringList(fs, "queue", &f.queues)
-	switch err := fs.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return errHelp
-	case err != nil:
-		return usageError{errors.New(rewordFlagError(err.Error()))}
-	}
-	f.filter = strings.Join(fs.Args(), " ")
-	return nil
 }
 
 // check says what is wrong with the flags. The server checks what it reads itself.

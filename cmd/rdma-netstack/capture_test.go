@@ -17,12 +17,7 @@ import (
 // TestCapture captures from a server of this process, with each way out.
 func TestCapture(t *testing.T) {
 	tcpdump := need.Tool(t, "tcpdump")
-	fs, f := newFlags(), serveFlags{}
-	f.define(fs)
-	if err := f.parse(fs, []string{"--device", "sim", "--sim-wire", "none", "--address",
-		"192.0.2.10/24"}, ":80"); err != nil {
-		t.Fatal(err)
-	}
+	f := serveFlagsOf(t, "--device", "sim", "--sim-wire", "none", "--address", "192.0.2.10/24")
 	s, err := openSlice(t.Context(), f, warningLog(os.Stderr))
 	if err != nil {
 		t.Fatal(err)

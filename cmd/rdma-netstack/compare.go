@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,15 +10,18 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
-	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-const compareHelp = `Usage: rdma-netstack compare [flags]
-
-Runs the same HTTP server and the same DNS server on the host's stack and on a slice of the software
+func compareCommand(out streams) *cobra.Command {
+	f := compareFlags{time: 600 * time.Millisecond, port: 8053}
+	f.slice.queues = 2
+	cmd := &cobra.Command{Use: "compare", Args: noWords,
+		Short: "measure the same servers on the host's stack and on a slice",
+		Long: `Runs the same HTTP server and the same DNS server on the host's stack and on a slice of the software
 NIC, puts the same loads on both in turn, and prints both results. The clients use kernel sockets in
 network namespaces of their own, which the command removes when it ends. It takes about 20 seconds
 and needs no NIC.
@@ -29,30 +31,34 @@ NIC. The figures of the slice include the work of that software NIC; a veth pair
 almost nothing. The figures therefore do not predict those of a real NIC. Clients and servers share
 the processors of this machine.
 
-With --device both servers run on a real network interface, and the clients on another machine:
-
-  rdma-netstack compare --device eth0 --address 192.0.2.10/24
-  rdma-netstack compare --host 192.0.2.2:8053 --slice 192.0.2.10:8053
-
-The first command serves until it is interrupted, from the host's address on eth0 and from a slice
-of eth0 at the address given, and prints the second, which is for another machine of that network
-and needs no privilege. The servers answer everybody, without a limit: do not leave them running.
-
-  --json          print the results as one JSON object
-  --time T        duration of each load (default 600ms). Each runs twice on both, in turn
-  --queues N      receive queues of the slice, or auto (default 2)
-  --device NAME   serve on this RDMA device or network interface
-  --address CIDR  with --device: address of the slice, as for serve http
-  --backend NAME  with --device: rings, packet or auto (default), as for serve http
-  --port N        with --device: TCP port of HTTP and UDP port of DNS (default 8053)
-  --host ADDR:PORT, --slice ADDR:PORT
-                  compare these two servers, which another machine runs
-`
-
-func compareCommand() command {
-	return command{name: "compare",
-		line: "measure the same servers on the host's stack and on a slice",
-		help: compareHelp, run: compare}
+With --device both servers run on a real network interface, and the clients on another machine. The
+first of the examples serves until it is interrupted, from the host's address on eth0 and from a
+slice of eth0 at the address given, and prints the second, which is for another machine of that
+network and needs no privilege. The servers answer everybody, without a limit: do not leave them
+running.`,
+		Example: `  rdma-netstack compare --device eth0 --address 192.0.2.10/24
+  rdma-netstack compare --host 192.0.2.2:8053 --slice 192.0.2.10:8053`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd.Flags().Changed); err != nil {
+				return usageError{err}
+			}
+			return compare(cmd.Context(), f, out)
+		}}
+	addFlags(cmd, "Flags",
+		opt("json", "", &f.json, "print the results as one JSON object"),
+		opt("time", "T", &f.time, "duration of each load. Each runs twice on both, in turn"),
+		opt("queues", "N", &f.slice.queues, "receive queues of the slice, or auto"),
+		opt("device", "NAME", &f.slice.device, "serve on this RDMA device or network interface",
+			deviceOrNetdevNames),
+		opt("address", "CIDR", f.slice.address, "with --device: address of the slice, as for "+
+			"serve http", addressWords),
+		opt("backend", "NAME", &f.slice.backend, "with --device: rings, packet or auto, as for "+
+			"serve http", backendWords),
+		opt("port", "N", &f.port, "with --device: TCP port of HTTP and UDP port of DNS"),
+		opt("host", "ADDR:PORT", serverAddress(&f.host), "with --slice: compare these two "+
+			"servers, which another machine runs"),
+		opt("slice", "ADDR:PORT", serverAddress(&f.other), "with --host: the slice's server"))
+	return cmd
 }
 
 // compareFlags say how to measure.
@@ -64,25 +70,14 @@ type compareFlags struct {
 	host, other netip.AddrPort
 }
 
-func (f *compareFlags) define(fs *flag.FlagSet) {
-	fs.BoolVar(&f.json, "json", false, "")
-	fs.DurationVar(&f.time, "time", 600*time.Millisecond, "")
-	fs.TextVar(&f.slice.queues, "queues", queueCount(2), "")
-	fs.StringVar(&f.slice.device, "device", "", "")
-	fs.Func("address", "", f.slice.address)
-	fs.TextVar(&f.slice.backend, "backend", stack.BackendAuto, "")
-	fs.IntVar(&f.port, "port", 8053, "")
-	serverFlag(fs, "host", &f.host)
-	serverFlag(fs, "slice", &f.other)
-}
-
-func serverFlag(fs *flag.FlagSet, name string, at *netip.AddrPort) {
-	fs.Func(name, "", func(s string) (err error) {
+// serverAddress reads where a server of the other machine is.
+func serverAddress(at *netip.AddrPort) func(string) error {
+	return func(s string) (err error) {
 		if *at, err = netip.ParseAddrPort(s); err != nil || at.Port() == 0 {
 			return errors.New("want the server's ADDR:PORT, such as 192.0.2.2:8053")
 		}
 		return nil
-	})
+	}
 }
 
 // Flags of one kind of comparison only.
@@ -91,16 +86,16 @@ var (
 	compareClientFlags = []string{"json", "time"}
 )
 
-func (f *compareFlags) check(given map[string]bool) error {
+func (f *compareFlags) check(given func(flag string) bool) error {
 	serves := f.slice.device != ""
 	switch {
 	case f.time < 10*time.Millisecond || f.time > time.Minute:
 		return fmt.Errorf("--time %v: want 10ms to 1m", f.time)
 	case f.port < 1 || f.port > 65535:
 		return fmt.Errorf("--port %d: want 1 to 65535", f.port)
-	case given["host"] != given["slice"]:
+	case given("host") != given("slice"):
 		return errors.New("--host and --slice go together: both servers are compared")
-	case serves && given["host"]:
+	case serves && given("host"):
 		return errors.New("--device is for the servers' machine, --host and --slice are for " +
 			"another: a machine does not reach its own slice")
 	case f.slice.device == simDevice:
@@ -111,7 +106,7 @@ func (f *compareFlags) check(given map[string]bool) error {
 		only, where = compareClientFlags, "is for the clients' machine, not for --device"
 	}
 	for _, name := range only {
-		if given[name] {
+		if given(name) {
 			return fmt.Errorf("--%s %s", name, where)
 		}
 	}
@@ -122,16 +117,7 @@ func (f *compareFlags) check(given map[string]bool) error {
 	return f.slice.check(given)
 }
 
-func compare(ctx context.Context, args []string, out streams) error {
-	var f compareFlags
-	fs := newFlags()
-	f.define(fs)
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if err := f.check(givenFlags(fs)); err != nil {
-		return usageError{err}
-	}
+func compare(ctx context.Context, f compareFlags, out streams) error {
 	switch {
 	case f.slice.device != "":
 		return compareServers(ctx, f, out)
@@ -143,11 +129,7 @@ func compare(ctx context.Context, args []string, out streams) error {
 		return results.print(f, out.stdout)
 	}
 	if err := lab.CanMakeNets(); errors.Is(err, unix.EPERM) {
-		code, err := lab.RunAsNamespaceRoot(
-			append([]string{"compare"}, args...),
-			out.stdout.to,
-			out.stderr,
-		)
+		code, err := lab.RunAsNamespaceRoot(out.args, out.stdout.to, out.stderr)
 		if err == nil && code != exitDone {
 			err = exitCode(code)
 		}

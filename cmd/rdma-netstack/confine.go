@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"math"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
@@ -22,10 +22,18 @@ type confinement struct {
 	reads                   []string // files and directories that it serves
 }
 
-func (c *confinement) define(fs *flag.FlagSet) {
-	fs.BoolVar(&c.keep, "keep-privileges", false, "")
-	fs.BoolVar(&c.seccomp, "seccomp", false, "")
-	fs.BoolVar(&c.landlock, "landlock", false, "")
+func (c *confinement) addTo(cmd *cobra.Command) {
+	addFlags(cmd, "Privileges, once the server listens",
+		opt("keep-privileges", "", &c.keep, "keep all capabilities. Without this flag the server "+
+			"gives up those that it no longer needs, and those of programs it might execute. It "+
+			"keeps CAP_NET_RAW, for queues in error and devices that return, CAP_IPC_LOCK if the "+
+			"limit of locked memory is finite, and with --address host CAP_NET_BIND_SERVICE and "+
+			"CAP_NET_ADMIN. The log has the list with --json-logs"),
+		opt("seccomp", "", &c.seccomp, "refuse system calls that a server does not make "+
+			"(seccomp)"),
+		opt("landlock", "", &c.landlock, "leave it, of the files of this machine, what it "+
+			"serves, /etc, /proc, /sys, /usr/share and the device nodes, and the directory of its "+
+			"admin socket (Landlock)"))
 }
 
 // readsFiles adds files to those that are served, which may be replaced by others of the name.

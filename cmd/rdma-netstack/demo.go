@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
@@ -15,9 +15,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-const demoHelp = `Usage: rdma-netstack demo [flags]
-
-Demonstrates on this machine how one port is shared between Linux and a slice. No NIC and no
+func demoCommand(out streams) *cobra.Command {
+	f := demoFlags{clients: "programs", queues: 2}
+	cmd := &cobra.Command{Use: "demo", Args: noWords,
+		Short: "demonstrate everything on this machine, without a NIC",
+		Long: `Demonstrates on this machine how one port is shared between Linux and a slice. No NIC and no
 configuration are needed. The command makes network namespaces, starts a software ConnectX, and
 connects its port to the namespace "outside". HTTP and DNS servers answer on a slice of the port,
 inside this process; a kernel HTTP server answers on the port's network interface, in the namespace
@@ -27,26 +29,33 @@ all that it made, however it ends.
 
 Needs root, or unprivileged user namespaces.
 
-  --json          print one JSON object: ok, checks, counters
-  --stay          keep everything running after the checks, print commands to try and the URL of the
-                  slice's status page, for a browser of this machine; wait for Ctrl-C
-  --clients WHICH programs (ping, curl, dig where installed; default) or go (Go clients on kernel
-                  sockets only)
-  --links KIND    tap, or veth with packet sockets (default: tap where /dev/net/tun can be opened,
-                  else veth)
-  --queues N      receive queues of the slice, or auto (default 2)
-  --address host  the other demonstration: HTTP and DNS servers of this process on an address and a
-                  MAC that Linux has, too, with a kernel HTTP server on another port, and clients
-                  outside and on the host itself. Rules of the software ConnectX tell them apart
-  --faults LIST   faults of the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
-  --record FILE   write every frame on the wire to a pcap file
-
-Exit code: 0 if every check succeeds, 1 otherwise.
-`
-
-func demoCommand() command {
-	return command{name: "demo", line: "demonstrate everything on this machine, without a NIC",
-		help: demoHelp, run: demo}
+Exit code: 0 if every check succeeds, 1 otherwise.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.demonstrate(cmd.Context(), out)
+		}}
+	addFlags(cmd, "Flags",
+		opt("json", "", &f.json, "print one JSON object: ok, checks, counters"),
+		opt("stay", "", &f.stay, "keep everything running after the checks, print commands to "+
+			"try and the URL of the slice's status page, for a browser of this machine; wait for "+
+			"Ctrl-C"),
+		opt("clients", "programs|go", &f.clients, "ping, curl, dig where installed, or Go "+
+			"clients on kernel sockets only"),
+		opt("links", "tap|veth", &f.links, "TAP interfaces, or veth pairs with packet sockets "+
+			"(default tap where /dev/net/tun can be opened, else veth)"),
+		opt("queues", "N", &f.queues, "receive queues of the slice, or auto"),
+		opt("address", "host", func(s string) error {
+			if f.host = s == "host"; !f.host {
+				return errors.New("want host")
+			}
+			return nil
+		}, "the other demonstration: HTTP and DNS servers of this process on an address and a MAC "+
+			"that Linux has, too, with a kernel HTTP server on another port, and clients outside "+
+			"and on the host itself. Rules of the software ConnectX tell them apart",
+			oneOf("host")),
+		opt("faults", "LIST", &f.faults, "faults of the wire, such as "+
+			"drop=1%,reorder=5%,dup=1%,delay=2ms"),
+		opt("record", "FILE", &f.record, "write every frame on the wire to a pcap file"))
+	return cmd
 }
 
 // demoFlags say how the demo runs.
@@ -67,22 +76,6 @@ const (
 	faultyDemoTimeout = 3 * time.Minute
 )
 
-func (f *demoFlags) define(fs *flag.FlagSet) {
-	fs.BoolVar(&f.json, "json", false, "")
-	fs.BoolVar(&f.stay, "stay", false, "")
-	fs.Func("address", "", func(s string) error {
-		if f.host = s == "host"; !f.host {
-			return errors.New("want host")
-		}
-		return nil
-	})
-	fs.StringVar(&f.clients, "clients", "programs", "")
-	fs.StringVar(&f.links, "links", "", "")
-	fs.TextVar(&f.queues, "queues", queueCount(2), "")
-	fs.StringVar(&f.record, "record", "", "")
-	fs.TextVar(&f.faults, "faults", wire.FaultConfig{}, "")
-}
-
 func (f *demoFlags) check() error {
 	switch {
 	case f.clients != "programs" && f.clients != "go":
@@ -99,13 +92,7 @@ func (f *demoFlags) faulty() bool { return f.faults != wire.FaultConfig{} }
 // lossy reports whether so many frames are lost that large transfers take minutes.
 func (f *demoFlags) lossy() bool { return f.faults.Drop+f.faults.Corrupt > 0.02 }
 
-func demo(ctx context.Context, args []string, out streams) error {
-	var f demoFlags
-	fs := newFlags()
-	f.define(fs)
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+func (f demoFlags) demonstrate(ctx context.Context, out streams) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -114,7 +101,7 @@ func demo(ctx context.Context, args []string, out streams) error {
 		f.limit = faultyDemoTimeout
 	}
 	if err := lab.CanMakeNets(); errors.Is(err, unix.EPERM) {
-		return demoInUserNamespace(args, f, out)
+		return demoInUserNamespace(f, out)
 	} else if err != nil {
 		return fmt.Errorf("make network namespaces: %w", err)
 	}
@@ -131,7 +118,7 @@ func demo(ctx context.Context, args []string, out streams) error {
 
 // demoInUserNamespace runs the same command again in a user namespace, where it has the privileges
 // it needs.
-func demoInUserNamespace(args []string, f demoFlags, out streams) error {
+func demoInUserNamespace(f demoFlags, out streams) error {
 	var files []*os.File
 	if f.stay {
 		if page := pageListener(); page != nil {
@@ -139,8 +126,7 @@ func demoInUserNamespace(args []string, f demoFlags, out streams) error {
 			files = append(files, page)
 		}
 	}
-	code, err := lab.RunAsNamespaceRoot(append([]string{"demo"}, args...),
-		out.stdout.to, out.stderr, files...)
+	code, err := lab.RunAsNamespaceRoot(out.args, out.stdout.to, out.stderr, files...)
 	if err != nil {
 		return newPrinter(f, out).failed(err)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,22 +9,24 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-const devicesHelp = `Usage: rdma-netstack devices [--verbose] [--json]
-
-Lists the RDMA devices of this machine, with the names that ibv_devinfo and ibdev2netdev use, each
-port of one that has several, and whether each can carry a slice. The software NIC (--device sim) needs no device.
-
-  --verbose   print one block per device: its features and why a feature is off; for a device that
-              cannot carry a slice, the reason
-  --json      print an array with one JSON object per device
-`
-
-func devicesCommand() command {
-	return command{name: "devices", line: "list the RDMA devices of this machine",
-		help: devicesHelp, run: devices}
+func devicesCommand(out streams) *cobra.Command {
+	var asJSON, verbose bool
+	cmd := &cobra.Command{Use: "devices", Short: "list the RDMA devices of this machine",
+		Long: `Lists the RDMA devices of this machine, with the names that ibv_devinfo and ibdev2netdev use, each
+port of one that has several, and whether each can carry a slice. The software NIC (--device sim)
+needs no device.`,
+		Args: noWords,
+		RunE: func(*cobra.Command, []string) error { return listDevices(asJSON, verbose, out) }}
+	addFlags(cmd, "Flags",
+		opt("verbose", "", &verbose, "print one block per device: its features and why a "+
+			"feature is off; for a device that cannot carry a slice, the reason"),
+		opt("json", "", &asJSON, "print an array with one JSON object per device"))
+	return cmd
 }
 
 // device is dv.DeviceInfo as it is printed.
@@ -47,12 +48,7 @@ type device struct {
 	Device    string `json:"device"`        // as --device takes it
 }
 
-func devices(_ context.Context, args []string, out streams) error {
-	fs := newFlags()
-	asJSON, verbose := fs.Bool("json", false, ""), fs.Bool("verbose", false, "")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+func listDevices(asJSON, verbose bool, out streams) error {
 	found, err := dv.List()
 	if err != nil && !errors.Is(err, dv.ErrNoRDMA) {
 		return err
@@ -62,13 +58,13 @@ func devices(_ context.Context, args []string, out streams) error {
 		all = append(all, shown(info))
 	}
 	switch {
-	case *asJSON:
+	case asJSON:
 		return json.NewEncoder(out.stdout).Encode(all)
 	case len(all) == 0:
 		_, err := fmt.Fprintln(out.stdout,
 			"no RDMA device on this machine; --device sim needs none")
 		return err
-	case *verbose:
+	case verbose:
 		return printBlocks(out.stdout, all)
 	}
 	return printTable(out.stdout, all)

@@ -10,16 +10,19 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/card"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/host"
 )
 
-const doctorHelp = `Usage: rdma-netstack doctor [--device NAME] [--json]
-       rdma-netstack doctor --device NAME --first-contact [--mac MAC] [--pull] [--json]
-
-Without --first-contact: looks for what keeps a server from working well on a card, and prints one
+func doctorCommand(out streams) *cobra.Command {
+	var f doctorFlags
+	cmd := &cobra.Command{Use: "doctor", Args: noWords,
+		Short: "find what is wrong with this machine; test a card",
+		Long: `Without --first-contact: looks for what keeps a server from working well on a card, and prints one
 line for each with what to do: kernel, modules, node, capabilities, limits, cgroup, firmware, RoCE,
 PCIe, NUMA, interrupts, netdev, MTU, pause frames, rings, e-switch. Reads only.
 
@@ -28,22 +31,28 @@ receives through its rings, makes one send WQE fail on purpose, checks which fra
 receives, and prints a report, with the bytes of WQEs and CQEs, to attach to an issue. It takes less
 than 30 s and leaves nothing behind. docs/hardware.md explains the checks.
 
-  --device NAME     RDMA device or its network interface (default: the first there is); with
-                    --first-contact needed, and may be sim
-  --queues N        receive queues of the server to be, for what the rdma cgroup must allow; auto
-                    as for serve (default auto)
-  --first-contact   test the card
-  --mac MAC         MAC address to use, or netdev for the port's own (default: a random one)
-  --pull            ask for the cable to be pulled and put back, waiting 20 s for each
-  --json            print one JSON object: title, device, facts, and the check results with check,
-                    state (ok, note, failed, skipped), saw, do, facts
-
-Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.
-`
-
-func doctorCommand() command {
-	return command{name: "doctor", line: "find what is wrong with this machine; test a card",
-		help: doctorHelp, run: runDoctor}
+Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.`,
+		Example: `  rdma-netstack doctor
+  rdma-netstack doctor --device mlx5_0 --first-contact`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd.Flags().Changed); err != nil {
+				return err
+			}
+			return f.examine(cmd.Context(), out)
+		}}
+	addFlags(cmd, "Flags",
+		opt("device", "NAME", &f.device, "RDMA device or its network interface (default the "+
+			"first there is); with --first-contact needed, and may be sim", deviceNames),
+		opt("queues", "N", &f.queues, "receive queues of the server to be, for what the rdma "+
+			"cgroup must allow; auto as for serve"),
+		opt("first-contact", "", &f.contact, "test the card"),
+		opt("mac", "MAC", macOrNetdev(&f.mac, &f.netdevMAC), "with --first-contact: MAC address "+
+			"to use, or netdev for the port's own (default a random one)", netdevWord),
+		opt("pull", "", &f.pull, "with --first-contact: ask for the cable to be pulled and put "+
+			"back, waiting 20 s for each"),
+		opt("json", "", &f.asJSON, "print one JSON object: title, device, facts, and the check "+
+			"results with check, state (ok, note, failed, skipped), saw, do, facts"))
+	return cmd
 }
 
 // contactTime bounds the checks of --first-contact; steps of the user add to it.
@@ -58,21 +67,7 @@ type doctorFlags struct {
 	queues                queueCount
 }
 
-func runDoctor(ctx context.Context, args []string, out streams) error {
-	var f doctorFlags
-	fs := newFlags()
-	fs.StringVar(&f.device, "device", "", "")
-	fs.TextVar(&f.queues, "queues", queueCount(0), "")
-	fs.BoolVar(&f.contact, "first-contact", false, "")
-	fs.BoolVar(&f.pull, "pull", false, "")
-	fs.BoolVar(&f.asJSON, "json", false, "")
-	macOrNetdevFlag(fs, &f.mac, &f.netdevMAC)
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if err := f.check(givenFlags(fs)); err != nil {
-		return err
-	}
+func (f *doctorFlags) examine(ctx context.Context, out streams) error {
 	if !f.contact {
 		rx := f.queues.number()
 		tx := 1 // as stack.Config has them by default
@@ -90,18 +85,18 @@ func runDoctor(ctx context.Context, args []string, out streams) error {
 	return f.print(report, out, report.Text)
 }
 
-func (f *doctorFlags) check(given map[string]bool) error {
+func (f *doctorFlags) check(given func(flag string) bool) error {
 	switch {
 	case f.contact && f.device == "":
 		return usageError{
 			errors.New("--device is missing: an RDMA device, the netdev of one, or sim " +
 				"(\"rdma-netstack devices\" lists them)"),
 		}
-	case f.contact && given["queues"]:
+	case f.contact && given("queues"):
 		return usageError{errors.New("--queues is not for --first-contact, which uses one queue")}
 	case f.contact:
 		return nil
-	case given["mac"] || given["pull"]:
+	case given("mac") || given("pull"):
 		return usageError{errors.New("--mac and --pull are for --first-contact")}
 	case f.device == simDevice:
 		return usageError{

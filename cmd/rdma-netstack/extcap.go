@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
@@ -24,14 +27,30 @@ const extcapOptions = "arg {number=0}{call=--wire}{type=boolflag}{default=false}
 	"arg {number=1}{call=--count}{type=unsigned}{default=0}" +
 	"{display=End after so many frames (0: never)}\n"
 
-// asksExtcap reports whether Wireshark has started the program.
-func asksExtcap(args []string) bool {
-	for _, a := range args {
-		if strings.HasPrefix(a, "--extcap-") {
-			return true
-		}
+// withExtcap adds the command that Wireshark means, which names none.
+func withExtcap(args []string) []string {
+	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--extcap-") }) {
+		return append([]string{"extcap"}, args...)
 	}
-	return false
+	return append([]string{}, args...) // nil is os.Args to package cobra
+}
+
+func extcapCommand(out streams) *cobra.Command {
+	var f extcapFlags
+	cmd := &cobra.Command{Use: "extcap", Hidden: true, Args: noWords,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.answer(cmd.Context(), out) }}
+	addFlags(cmd, "Flags",
+		opt("extcap-interfaces", "", &f.interfaces, ""),
+		opt("extcap-dlts", "", &f.dlts, ""),
+		opt("extcap-config", "", &f.config, ""),
+		opt("capture", "", &f.capture, ""),
+		opt("extcap-interface", "NAME", &f.name, ""),
+		opt("fifo", "FILE", &f.fifo, ""),
+		opt("extcap-capture-filter", "FILTER", &f.filter, ""),
+		opt("extcap-version", "VERSION", &f.version, ""),
+		opt("wire", "", &f.wire, ""),
+		opt("count", "N", &f.count, ""))
+	return cmd
 }
 
 // extcapFlags are Wireshark's.
@@ -43,22 +62,7 @@ type extcapFlags struct {
 	count int
 }
 
-func extcap(ctx context.Context, args []string, out streams) error {
-	var f extcapFlags
-	fs := newFlags()
-	fs.BoolVar(&f.interfaces, "extcap-interfaces", false, "")
-	fs.BoolVar(&f.dlts, "extcap-dlts", false, "")
-	fs.BoolVar(&f.config, "extcap-config", false, "")
-	fs.BoolVar(&f.capture, "capture", false, "")
-	fs.StringVar(&f.name, "extcap-interface", "", "")
-	fs.StringVar(&f.fifo, "fifo", "", "")
-	fs.StringVar(&f.filter, "extcap-capture-filter", "", "")
-	fs.StringVar(&f.version, "extcap-version", "", "")
-	fs.BoolVar(&f.wire, "wire", false, "")
-	fs.IntVar(&f.count, "count", 0, "")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+func (f *extcapFlags) answer(ctx context.Context, out streams) error {
 	switch {
 	case f.interfaces:
 		return listInterfaces(ctx, out)

@@ -11,32 +11,42 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
-const healthHelp = `Usage: rdma-netstack health [show] [REPORTER] [--pid PID] [--json]
-       rdma-netstack health recover REPORTER [--pid PID] [--json]
-       rdma-netstack health dump REPORTER [--now] [--pid PID] [--json]
+func healthCommand(out streams) *cobra.Command {
+	var f healthFlags
+	cmd := &cobra.Command{
+		Use:   "health [show|recover|dump] [REPORTER]",
+		Short: "health reporters of a running server",
+		Long: `Prints the health of a running server, in the words of devlink health. Reporters are
 
-Health of a running server, in the words of devlink health. Reporters are
+    tx, rx   the send and receive queues, which recover at once from an error
+    link     the port's link
+    device   whether it is there and works
+    stack    whether there can be connections
+    memory   whether there is enough of it
 
-  tx, rx   the send and receive queues, which recover at once from an error
-  link     the port's link
-  device   whether it is there and works
-  stack    whether there can be connections
-
-  show     state, how often in error and recovered, and the reason of the last error
-  recover  look for a device that is away now, also one that failed within its grace period
-  dump     of tx, rx or device: the descriptors (WQE) and completions (CQE) in the last 64 slots of
-           each ring, kept at the last errors, or if there was none: as of now
-
-  --now       a dump as of now in any case
-` + lookFlagsHelp
-
-func healthCommand() command {
-	return command{name: "health", line: "health reporters of a running server",
-		help: healthHelp, run: showHealth, looks: true}
+    show     state, how often in error and recovered, and the reason of the last error
+    recover  look for a device that is away now, also one that failed within its grace
+             period
+    dump     of tx, rx or device: the descriptors (WQE) and completions (CQE) in the last
+             64 slots of each ring, kept at the last errors, or if there was none: as of
+             now`,
+		ValidArgsFunction: completeWords(func() []string {
+			return append([]string{"show", "recover", "dump"}, reporters()...)
+		}),
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if err := f.take(words); err != nil {
+				return err
+			}
+			return f.showHealth(cmd.Context(), out)
+		}}
+	f.addTo(cmd, opt("now", "", &f.now, "a dump as of now in any case"))
+	return cmd
 }
 
 // healthFlags holds what to do with which reporter.
@@ -44,18 +54,6 @@ type healthFlags struct {
 	lookFlags
 	now            bool
 	verb, reporter string
-}
-
-// parse reads the command line.
-func (f *healthFlags) parse(args []string) error {
-	fs := newFlags()
-	f.define(fs)
-	fs.BoolVar(&f.now, "now", false, "")
-	words, err := parseWords(fs, args)
-	if err != nil {
-		return err
-	}
-	return f.take(words)
 }
 
 // take takes the words: what to do, then the reporter.
@@ -84,11 +82,7 @@ func (f *healthFlags) take(words []string) error {
 
 func reporters() []string { return []string{"tx", "rx", "link", "device", "stack", "memory"} }
 
-func showHealth(ctx context.Context, args []string, out streams) error {
-	var f healthFlags
-	if err := f.parse(args); err != nil {
-		return err
-	}
+func (f *healthFlags) showHealth(ctx context.Context, out streams) error {
 	server, err := f.server(ctx)
 	if err != nil {
 		return err

@@ -7,20 +7,23 @@ import (
 	"io"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
-const netstatHelp = `Usage: rdma-netstack netstat [-s] [--pid PID] [--json]
-
-Prints what a running server has counted of IP, TCP and UDP, in the words of netstat -s.
-rdma-netstack stats has all counters, by name.
-
-  -s          statistics, which it prints always
-` + lookFlagsHelp
-
-func netstatCommand() command {
-	return command{name: "netstat", line: "IP, TCP and UDP of a running server",
-		help: netstatHelp, run: netstat, looks: true}
+func netstatCommand(out streams) *cobra.Command {
+	var f lookFlags
+	cmd := &cobra.Command{
+		Use: "netstat", Short: "IP, TCP and UDP of a running server", Args: noWords,
+		Long: `Prints what a running server has counted of IP, TCP and UDP, in the words of netstat -s.
+rdma-netstack stats has all counters, by name.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.showNetstat(cmd.Context(), out)
+		}}
+	always := true
+	f.addTo(cmd, opt("s,statistics", "", &always, "statistics, which it prints always"))
+	return cmd
 }
 
 // sentence describes a line of netstat -s (net-tools statistics.c): words with one number, which
@@ -91,14 +94,7 @@ func protocols() []protocol {
 // counted returns one counter.
 func counted(name string) []string { return []string{name} }
 
-func netstat(ctx context.Context, args []string, out streams) error {
-	var f lookFlags
-	fs := newFlags()
-	f.define(fs)
-	fs.Bool("s", true, "")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+func (f *lookFlags) showNetstat(ctx context.Context, out streams) error {
 	server, err := f.server(ctx)
 	if err != nil {
 		return err

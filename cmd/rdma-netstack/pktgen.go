@@ -3,12 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"os"
 	"sync"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/rings"
@@ -17,34 +18,57 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
-const pktgenHelp = `Usage: rdma-netstack pktgen tx|rx --device NAME [flags]
-
-Sends generated frames, or counts received ones, on the descriptor rings alone, without TCP/IP.
+const pktgenLong = `Sends generated frames, or counts received ones, on the descriptor rings alone, without TCP/IP.
 Prints one line per second and a total. Generated frames carry a sequence number, from which the
-receiver counts lost, duplicated and reordered frames.
+receiver counts lost, duplicated and reordered frames.`
 
-  rdma-netstack pktgen rx --device mlx5_0 --mac 02:00:5e:10:00:01
-  rdma-netstack pktgen tx --device mlx5_1 --dst 02:00:5e:10:00:01 --size 64 --rate 1000000
+const pktgenExample = `  rdma-netstack pktgen rx --device mlx5_0 --mac 02:00:5e:10:00:01
+  rdma-netstack pktgen tx --device mlx5_1 --dst 02:00:5e:10:00:01 --size 64 --rate 1000000`
 
-tx only:
-  --dst MAC           destination of the frames (required without --pcap)
-  --size BYTES        length of a frame without FCS, 60 to MTU + 14 (default 60)
-  --flows N           number of source ports to spread the frames over (default 64)
-  --pcap FILE         send the frames of this capture in turn, instead of generated ones
-  --rate N            frames per second and queue (default 0: no limit)
-  --count N           frames per queue (default 0: until Ctrl-C)
-both:
-  --time DURATION     how long to run, such as 10s (default 0: until Ctrl-C)
-` + ringFlagsHelp
-
-func pktgenTxCommand() command {
-	return command{name: "pktgen tx", line: "send generated frames at layer 2",
-		help: pktgenHelp, run: pktgenTx}
+func pktgenCommand(out streams) *cobra.Command {
+	cmd := &cobra.Command{Use: "pktgen COMMAND", Short: "send or count frames at layer 2",
+		Long: pktgenLong, Example: pktgenExample}
+	cmd.AddCommand(pktgenTxCommand(out), pktgenRxCommand(out))
+	return cmd
 }
 
-func pktgenRxCommand() command {
-	return command{name: "pktgen rx", line: "count received frames and losses",
-		help: pktgenHelp, run: pktgenRx}
+func pktgenTxCommand(out streams) *cobra.Command {
+	f := pktgenFlags{size: rings.MinFrame, flows: 64}
+	cmd := &cobra.Command{Use: "tx --device NAME", Short: "send generated frames at layer 2",
+		Long: pktgenLong, Example: pktgenExample, Args: noWords,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd.Flags().Changed); err != nil {
+				return err
+			}
+			return f.send(cmd.Context(), out)
+		}}
+	addFlags(cmd, "Flags",
+		opt("dst", "MAC", macAddress(&f.dst), "destination of the frames (required without "+
+			"--pcap)"),
+		opt("size", "BYTES", &f.size, "length of a frame without FCS, 60 to MTU + 14"),
+		opt("flows", "N", &f.flows, "number of source ports to spread the frames over"),
+		opt("pcap", "FILE", &f.pcap, "send the frames of this capture in turn, instead of "+
+			"generated ones"),
+		opt("rate", "N", &f.rate, "frames per second and queue (default no limit)"),
+		opt("count", "N", &f.count, "frames per queue (default until Ctrl-C)"),
+		f.timeOption())
+	f.ringFlags.addTo(cmd)
+	return cmd
+}
+
+func pktgenRxCommand(out streams) *cobra.Command {
+	var f pktgenFlags
+	cmd := &cobra.Command{Use: "rx --device NAME", Short: "count received frames and losses",
+		Long: pktgenLong, Example: pktgenExample, Args: noWords,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd.Flags().Changed); err != nil {
+				return err
+			}
+			return f.receive(cmd.Context(), out)
+		}}
+	addFlags(cmd, "Flags", f.timeOption())
+	f.ringFlags.addTo(cmd)
+	return cmd
 }
 
 // pktgenFlags are those of pktgen tx and rx.
@@ -57,19 +81,8 @@ type pktgenFlags struct {
 	time        time.Duration
 }
 
-func (f *pktgenFlags) parse(fs *flag.FlagSet, args []string) error {
-	f.ringFlags.define(fs)
-	macFlag(fs, "dst", &f.dst)
-	fs.IntVar(&f.size, "size", rings.MinFrame, "")
-	fs.IntVar(&f.flows, "flows", 64, "")
-	fs.StringVar(&f.pcap, "pcap", "", "")
-	fs.Uint64Var(&f.rate, "rate", 0, "")
-	fs.Uint64Var(&f.count, "count", 0, "")
-	fs.DurationVar(&f.time, "time", 0, "")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	return f.ringFlags.check(fs)
+func (f *pktgenFlags) timeOption() option {
+	return opt("time", "DURATION", &f.time, "how long to run, such as 10s (default until Ctrl-C)")
 }
 
 // limit ends ctx after --time.
@@ -80,11 +93,7 @@ func (f *pktgenFlags) limit(ctx context.Context) (context.Context, context.Cance
 	return context.WithCancel(ctx)
 }
 
-func pktgenTx(ctx context.Context, args []string, out streams) (err error) {
-	var f pktgenFlags
-	if err := f.parse(newFlags(), args); err != nil {
-		return err
-	}
+func (f *pktgenFlags) send(ctx context.Context, out streams) (err error) {
 	if f.dst == nil && f.pcap == "" {
 		return usageError{
 			errors.New("--dst is missing: the MAC address to send to, or --pcap FILE")}
@@ -221,11 +230,7 @@ func onQueues(
 	return errors.Join(errs...)
 }
 
-func pktgenRx(ctx context.Context, args []string, out streams) (err error) {
-	var f pktgenFlags
-	if err := f.parse(newFlags(), args); err != nil {
-		return err
-	}
+func (f *pktgenFlags) receive(ctx context.Context, out streams) (err error) {
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()
 	dev, err := f.open(ctx, warningLog(out.stderr), &undo)

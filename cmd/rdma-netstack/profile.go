@@ -7,26 +7,31 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
-const profileHelp = `Usage: rdma-netstack profile KIND [-w FILE] [--for DURATION] [--pid PID]
+func profileCommand(out streams) *cobra.Command {
+	f := profileFlags{time: 5 * time.Second}
+	cmd := &cobra.Command{Use: "profile KIND", Short: "CPU profile or trace of a running server",
+		Long: `Takes a profile of a running server, which goes on serving. KIND is
 
-Takes a profile of a running server, which goes on serving. KIND is
-
-  cpu         where it spends its time: go tool pprof FILE. The labels device and queue tell the
-              receive workers apart: go tool pprof -tagfocus queue=rx0 FILE
-  trace       what each goroutine does when: go tool trace FILE. The regions poll, deliver and
-              transmit are those of the link
-  goroutines  what each goroutine waits for, as text, with the same labels
-
-  -w FILE         where to (default: standard output; cpu and trace want no terminal)
-  --for DURATION  for how long (default 5s, at most 10m)
-  --pid PID       which server, if several run
-`
-
-func profileCommand() command {
-	return command{name: "profile", line: "CPU profile or trace of a running server",
-		help: profileHelp, run: takeProfile, looks: true}
+    cpu         where it spends its time: go tool pprof FILE. The labels device and
+                queue tell the receive workers apart:
+                go tool pprof -tagfocus queue=rx0 FILE
+    trace       what each goroutine does when: go tool trace FILE. The regions poll,
+                deliver and transmit are those of the link
+    goroutines  what each goroutine waits for, as text, with the same labels`,
+		ValidArgs: []string{"cpu", "trace", "goroutines"},
+		RunE: func(cmd *cobra.Command, words []string) error {
+			return f.takeProfile(cmd.Context(), words, out)
+		}}
+	addFlags(cmd, "Flags",
+		opt("w,write", "FILE", &f.file, "write to this file instead of standard output; cpu "+
+			"and trace are not written to a terminal"),
+		opt("for", "DURATION", &f.time, "for how long, at most 10m"),
+		f.pidOption(cmd))
+	return cmd
 }
 
 // profileFlags are which profile to take, and where to.
@@ -37,16 +42,7 @@ type profileFlags struct {
 	kind string
 }
 
-func takeProfile(ctx context.Context, args []string, out streams) error {
-	var f profileFlags
-	fs := newFlags()
-	fs.IntVar(&f.pid, "pid", 0, "")
-	fs.StringVar(&f.file, "w", "", "")
-	fs.DurationVar(&f.time, "for", 5*time.Second, "")
-	words, err := parseWords(fs, args)
-	if err != nil {
-		return err
-	}
+func (f *profileFlags) takeProfile(ctx context.Context, words []string, out streams) error {
 	terminal, _ := out.stdout.to.(*os.File)
 	if err := f.check(words, isTerminal(terminal)); err != nil {
 		return usageError{err}

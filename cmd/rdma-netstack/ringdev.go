@@ -3,37 +3,16 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
-
-// ringFlagsHelp gives the part of the help that the commands on bare rings share.
-const ringFlagsHelp = `
-The device:
-  --device NAME       RDMA device, its network interface, or sim (see "rdma-netstack devices")
-  --mac MAC           MAC address to receive frames for (default: a random one)
-  --promiscuous       receive every unicast frame of the port; Linux then receives none of them
-  --queues N          receive and send queues, each polled by one goroutine that never sleeps
-                      (default 1)
-  --rx-queue-size N   frames in a receive ring (default 1024)
-  --tx-queue-size N   basic blocks of 64 bytes in a send ring (default 1024)
-  --mtu BYTES         largest IP packet (default: the port's)
-  --no-multi-seg      one receive buffer per frame, at any MTU
-  --striding          striding receive ring: one large buffer holds many frames
-  --no-empw           no multi-packet WQEs: one send WQE per frame
-  --blueflame         write the WQE of a frame that is sent alone together with its doorbell
-  --no-compression    no compressed completions: one 64-byte CQE per received frame
-  --sim-wire WIRE     with --device sim: tap:NAME, packet:IFNAME or none (default tap:slice0)
-  --sim-netdev WIRE   the port's Linux side, in the same form (default none)
-  --sim-card CARD     model of that NIC: cx4lx, cx5, cx6dx, cx7 or bf2 (default cx6dx)
-  --faults LIST       faults of that wire, such as drop=1%,reorder=5%
-`
 
 // ringFlags are those of pktgen and xconnect.
 type ringFlags struct {
@@ -52,42 +31,53 @@ type ringFlags struct {
 	sim         simFlags
 }
 
-func (f *ringFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.device, "device", "", "")
-	macFlag(fs, "mac", &f.mac)
-	fs.BoolVar(&f.promiscuous, "promiscuous", false, "")
-	fs.IntVar(&f.queues, "queues", 1, "")
-	fs.IntVar(&f.rxSize, "rx-queue-size", 0, "")
-	fs.IntVar(&f.txSize, "tx-queue-size", 0, "")
-	fs.IntVar(&f.mtu, "mtu", 0, "")
-	fs.BoolVar(&f.noMultiSeg, "no-multi-seg", false, "")
-	fs.BoolVar(&f.striding, "striding", false, "")
-	fs.BoolVar(&f.noEMPW, "no-empw", false, "")
-	fs.BoolVar(&f.blueFlame, "blueflame", false, "")
-	fs.BoolVar(&f.noCompress, "no-compression", false, "")
-	f.sim.define(fs)
+func (f *ringFlags) addTo(cmd *cobra.Command) {
+	f.queues = 1
+	addFlags(cmd, "The device",
+		opt("device", "NAME", &f.device, "RDMA device, its network interface, or sim (see "+
+			"\"rdma-netstack devices\")", deviceNames),
+		opt("mac", "MAC", macAddress(&f.mac), "MAC address to receive frames for (default a "+
+			"random one)"),
+		opt("promiscuous", "", &f.promiscuous, "receive every unicast frame of the port; Linux "+
+			"then receives none of them"),
+		opt("queues", "N", &f.queues, "receive and send queues, each polled by one goroutine "+
+			"that never sleeps"),
+		opt("rx-queue-size", "N", &f.rxSize, "frames in a receive ring (default 1024)"),
+		opt("tx-queue-size", "N", &f.txSize, "basic blocks of 64 bytes in a send ring (default "+
+			"1024)"),
+		opt("mtu", "BYTES", &f.mtu, "largest IP packet (default the port's)"),
+		opt("no-multi-seg", "", &f.noMultiSeg, "one receive buffer per frame, at any MTU"),
+		opt("striding", "", &f.striding, "striding receive ring: one large buffer holds many "+
+			"frames"),
+		opt("no-empw", "", &f.noEMPW, "no multi-packet WQEs: one send WQE per frame"),
+		opt("blueflame", "", &f.blueFlame, "write the WQE of a frame that is sent alone together "+
+			"with its doorbell"),
+		opt("no-compression", "", &f.noCompress, "no compressed completions: one 64-byte CQE "+
+			"per received frame"))
+	f.sim.addTo(cmd, "With --device sim")
 }
 
-func macFlag(fs *flag.FlagSet, name string, mac *net.HardwareAddr) {
-	fs.Func(name, "", func(s string) (err error) {
+// macAddress reads a MAC address.
+func macAddress(mac *net.HardwareAddr) func(string) error {
+	return func(s string) (err error) {
 		if *mac, err = net.ParseMAC(s); err != nil || len(*mac) != 6 {
 			return errors.New("want six bytes, such as 02:00:5e:10:00:01")
 		}
 		return nil
-	})
+	}
 }
 
-// macOrNetdevFlag is --mac with a MAC address, or with netdev for the port's own.
-func macOrNetdevFlag(fs *flag.FlagSet, mac *net.HardwareAddr, netdev *bool) {
-	fs.Func("mac", "", func(s string) (err error) {
+// macOrNetdev reads a MAC address, or netdev for the port's own.
+func macOrNetdev(mac *net.HardwareAddr, netdev *bool) func(string) error {
+	return func(s string) error {
 		if *netdev = s == "netdev"; *netdev {
 			return nil
 		}
-		if *mac, err = net.ParseMAC(s); err != nil || len(*mac) != 6 {
-			return errors.New("want six bytes, such as 02:00:5e:10:00:01, or netdev")
+		if err := macAddress(mac)(s); err != nil {
+			return fmt.Errorf("%w, or netdev", err)
 		}
 		return nil
-	})
+	}
 }
 
 // warningLog logs warnings and errors as text.
@@ -95,7 +85,7 @@ func warningLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-func (f *ringFlags) check(fs *flag.FlagSet) error {
+func (f *ringFlags) check(given func(flag string) bool) error {
 	if f.device == "" {
 		return usageError{
 			errors.New(
@@ -107,9 +97,8 @@ func (f *ringFlags) check(fs *flag.FlagSet) error {
 	if f.queues < 1 || f.queues > 64 {
 		return usageError{fmt.Errorf("--queues %d: want 1 to 64", f.queues)}
 	}
-	set := givenFlags(fs)
 	for _, name := range simFlagNames {
-		if set[name] && f.device != simDevice {
+		if given(name) && f.device != simDevice {
 			return usageError{fmt.Errorf("--%s is for --device sim only", name)}
 		}
 	}

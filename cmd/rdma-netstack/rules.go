@@ -7,25 +7,26 @@ import (
 	"os"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-const rulesHelp = `Usage: rdma-netstack rules [--pid PID] [--json]
-
-Lists the rules by which NICs lead frames to running servers, in the order in which they count: a
+func rulesCommand(out streams) *cobra.Command {
+	var f lookFlags
+	cmd := &cobra.Command{Use: "rules", Short: "what NICs lead to running servers", Args: noWords,
+		Long: `Lists the rules by which NICs lead frames to running servers, in the order in which they count: a
 frame goes by the first that matches, those that no rule matches go to Linux. All of them come
 before those of ethtool -N and tc.
 
-  PRIO    0 to 15; of rules with the same, the order is not defined where they overlap
-  OWNER   process, and the tag that keeps others from the same frames; shared: others may join
-  PACKETS what matched since the device was opened; - where the device does not count
-
-` + lookFlagsHelp
-
-func rulesCommand() command {
-	return command{name: "rules", line: "what NICs lead to running servers",
-		help: rulesHelp, run: listRules, looks: true}
+    PRIO    0 to 15; of rules with the same, the order is not defined where they overlap
+    OWNER   process, and the tag that keeps others from the same frames; shared: others
+            may join
+    PACKETS what matched since the device was opened; - where the device does not count`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.listRules(cmd.Context(), out) }}
+	f.addTo(cmd)
+	return cmd
 }
 
 // ownedRule describes a rule and the server that has it.
@@ -34,13 +35,7 @@ type ownedRule struct {
 	stack.Rule
 }
 
-func listRules(ctx context.Context, args []string, out streams) error {
-	var f lookFlags
-	fs := newFlags()
-	f.define(fs)
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+func (f *lookFlags) listRules(ctx context.Context, out streams) error {
 	servers, err := f.servers(ctx)
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,121 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/logs"
 	"github.com/rdma-netstack/rdma-netstack/internal/firewall"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
-
-// serveFlagsHelp gives the part of the help that all serve commands share.
-const serveFlagsHelp = `
-The slice:
-  --device NAME       RDMA device (mlx5_0), its network interface (enp1s0f0), or sim: a software
-                      ConnectX in this process, which needs no hardware. "rdma-netstack devices"
-                      lists the devices of this machine. An interface of another make (eth0) is
-                      served through packet sockets
-  --backend NAME      rings of an mlx5 device, packet sockets on any Ethernet interface, or auto:
-                      rings where there are any, else packet (the default). Packet sockets need
-                      CAP_NET_RAW; the machine itself cannot reach the slice through them, other
-                      hosts can. --mac netdev and the software NIC have rings only
-  --fallback NAME     interface whose packet sockets carry the frames while the device is away
-                      (removed, reset, failed), or none. Default: the interface that the port's is
-                      a member of, such as a bond, or else the port's own
-  --max-outage TIME   how long the device may be away with nothing in its place before connections
-                      end (default 2m). The server goes on listening, and serves again when the
-                      device is back. -1s: the server ends with its device
-  --address CIDR      IP address of the slice with its prefix length, such as 192.0.2.10/24.
-                      Repeat the flag for more addresses, IPv4 or IPv6. Without a prefix length
-                      (192.0.2.10) the port's network interface supplies it, and the router, and
-                      /etc/resolv.conf the resolvers. Instead of an address:
-                        dhcp    DHCPv4
-                        dhcp6   DHCPv6
-                        slaac   IPv6 router advertisements
-                        auto    all three; DHCPv6 only if a router advertises it
-                        host    the addresses of the network interface itself, and its MAC: the
-                                ports of --listen are this server's there, all else stays Linux's.
-                                Programs of this machine and its containers reach the server, too.
-                                Rules by port lead their frames to rings where there are some
-                      A router or resolvers that these do not supply come from the port's network
-                      interface and /etc/resolv.conf.
-                      Default with sim: 192.0.2.10/24 and 2001:db8::10/64. If this machine uses
-                      those subnets, the first unused ones of the ranges for documentation,
-                      benchmarks and private networks
-  --gateway ADDR      router for all destinations outside these subnets. Repeat the flag for the
-                      other IP version. With addresses of /32 or /128 it is taken to be on the link
-  --mac MAC           MAC address of the slice (default: a random one). The value netdev takes the
-                      port's own, for a virtual function that no one else uses: Linux then
-                      receives no unicast frames on it
-  --queues N          receive queues, each served by one goroutine; auto: half as many as there
-                      are processors (GOMAXPROCS), 16 at most (default)
-  --spread WHICH      queues that get flows. load: as many as the load needs, half as many as there
-                      are processors at most (default). all: all
-  --rx-mode MODE      adaptive: poll for a short time, then sleep until an interrupt (default).
-                      polling: never sleep; occupies one processor per queue.
-                      interrupt: sleep whenever the queue is empty
-  --mtu BYTES         largest IP packet (default: the port's, also when it changes)
-  --vlan N            802.1Q VLAN of the slice: receive its frames only, send with its tag
-                      (default: none)
-  --dscp N            DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is the 802.1p
-                      priority
-  --log-format NAME   text (default) or json: the start-up line (stdout) and the log (stderr), one
-                      object per line
-  --json-logs         --log-format json
-  --log-level LEVEL   debug, info, warn or error: the least that is logged (default warn, with json
-                      info). Of lines with one message 10 are written per 10 s; left_out says how
-                      many were not
-  --admin ADDR:PORT   also serve a status page for browsers (/), /healthz, /readyz, /metrics
-                      (Prometheus) and, as JSON, /status, /stats, /errors, /sockets and /info on an
-                      address of this machine, not of the slice. They are always served on a unix
-                      socket of the user, where the commands ss, top, stats and errors find them
-  --admin-host NAME   a name by which others ask --admin, besides IP addresses, localhost and this
-                      machine's name: requests for other names are refused (421), so that a web
-                      page elsewhere cannot read it by a browser here. Repeat the flag for more
-
-Privileges, once the server listens:
-  --keep-privileges   keep all capabilities. Without this flag the server gives up those that it no
-                      longer needs, and those of programs it might execute. It keeps CAP_NET_RAW,
-                      for queues in error and devices that return, CAP_IPC_LOCK if the limit of
-                      locked memory is finite, and with --address host CAP_NET_BIND_SERVICE and
-                      CAP_NET_ADMIN. The log has the list with --json-logs
-  --seccomp           refuse system calls that a server does not make (seccomp)
-  --landlock          leave it, of the files of this machine, what it serves, /etc, /proc, /sys,
-                      /usr/share and the device nodes, and the directory of its admin socket
-                      (Landlock)
-
-Ending and upgrades:
-  --drain TIME        how long connections have to finish once SIGTERM or SIGINT has come, or
-                      another process has taken over (default 30s). No new ones begin meanwhile,
-                      and /readyz of the admin endpoint answers 503. The rest is cut. A second
-                      signal ends at once
-  --take-over PID     take the place of the server that runs as process PID, with its MAC address,
-                      or of the only one there is, if any: auto. New clients come to this process
-                      from its start-up line on; the other one finishes its connections, for --drain
-                      at most, and ends. Both on one device's rings or over packet sockets, with
-                      the same flags, as the same user. docs/upgrades.md
-  --handover-to-kernel
-                      with --address host: refuse no client while --drain lasts after a signal.
-                      Linux accepts new ones, and this server serves them from Linux's sockets,
-                      while connections over the device finish. Then these have 5 s more
-
-With --device sim:
-  --sim-wire WIRE     what the port is connected to (default tap:slice0).
-                        tap:NAME       a TAP interface that is made on this machine and gets the
-                                       gateway's address, or the first free one of each subnet, so
-                                       that curl and dig reach the slice from here. Needs root. A
-                                       subnet that this machine uses elsewhere is refused
-                        packet:IFNAME  an existing interface, through a packet socket
-                        none           nothing
-  --sim-netdev WIRE   what the port's Linux side is connected to, in the same form (default none)
-  --sim-record FILE   write every frame on the wire to a pcap file
-  --sim-card CARD     card that the software NIC imitates: cx4lx, cx5, cx6dx, cx7 or bf2 (default
-                      cx6dx)
-  --faults LIST       faults of the wire, such as drop=1%,reorder=5%,dup=1%,delay=2ms
-
-The environment variable GOGC sets the garbage collector's target percentage (default 200 while at
-most 32 MiB are in use, less above).
-`
 
 // serveFlags are those of all serve commands.
 type serveFlags struct {
@@ -161,30 +52,102 @@ type serveFlags struct {
 	confined         confinement
 }
 
-func (f *serveFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.device, "device", "", "")
-	fs.Func("address", "", f.address)
-	addrList(fs, "gateway", &f.gateways)
-	macOrNetdevFlag(fs, &f.mac, &f.netdevMAC)
-	fs.TextVar(&f.queues, "queues", queueCount(0), "")
-	fs.TextVar(&f.spread, "spread", stack.SpreadLoad, "")
-	fs.TextVar(&f.backend, "backend", stack.BackendAuto, "")
-	fs.StringVar(&f.fallback, "fallback", "", "")
-	fs.DurationVar(&f.maxOutage, "max-outage", 2*time.Minute, "")
-	fs.TextVar(&f.rxMode, "rx-mode", stack.RxAdaptive, "")
-	fs.IntVar(&f.mtu, "mtu", 0, "")
-	fs.IntVar(&f.vlan, "vlan", 0, "")
-	fs.IntVar(&f.dscp, "dscp", 0, "")
-	stringList(fs, "listen", &f.listen)
-	f.log.define(fs)
-	fs.StringVar(&f.admin, "admin", "", "")
-	stringList(fs, "admin-host", &f.adminHosts)
-	fs.DurationVar(&f.drain, "drain", 30*time.Second, "")
-	fs.StringVar(&f.takeOver, "take-over", "", "")
-	fs.BoolVar(&f.handOverToKernel, "handover-to-kernel", false, "")
-	f.sim.define(fs)
-	f.confined.define(fs)
+// serveLong is what the help of all serve commands says at its end.
+const serveLong = `
+
+The environment variable GOGC sets the garbage collector's target percentage (default 200 while at
+most 32 MiB are in use, less above).`
+
+// addTo adds the flags that all serve commands share.
+func (f *serveFlags) addTo(cmd *cobra.Command) {
+	f.drain, f.maxOutage = 30*time.Second, 2*time.Minute
+	addFlags(cmd, "The slice",
+		opt("device", "NAME", &f.device, "RDMA device (mlx5_0), its network interface "+
+			"(enp1s0f0), or sim: a software ConnectX in this process, which needs no hardware. "+
+			"\"rdma-netstack devices\" lists the devices of this machine. An interface of another "+
+			"make (eth0) is served through packet sockets", deviceOrNetdevNames),
+		opt("backend", "NAME", &f.backend, "rings of an mlx5 device, packet "+
+			"sockets on any Ethernet interface, or auto: rings where there are any, else packet. "+
+			"Packet sockets need CAP_NET_RAW; the machine itself cannot reach the slice through "+
+			"them, other hosts can. --mac netdev and the software NIC have rings only",
+			backendWords),
+		opt("fallback", "NAME", &f.fallback, "interface whose packet sockets carry the frames "+
+			"while the device is away (removed, reset, failed), or none. Default: the interface "+
+			"that the port's is a member of, such as a bond, or else the port's own",
+			func() []string { return append(netdevNames(), "none") }),
+		opt("max-outage", "TIME", &f.maxOutage, "how long the device may be away with nothing "+
+			"in its place before connections end. The server goes on listening, and serves again "+
+			"when the device is back. -1s: the server ends with its device"),
+		opt("address", "CIDR", f.address, "IP address of the slice with its prefix length, such "+
+			"as 192.0.2.10/24. Repeat the flag for more addresses, IPv4 or IPv6. Without a prefix "+
+			"length (192.0.2.10) the port's network interface supplies it, and the router, and "+
+			"/etc/resolv.conf the resolvers. Instead of an address:\n"+
+			"dhcp, DHCPv4;\ndhcp6, DHCPv6;\nslaac, IPv6 router advertisements;\n"+
+			"auto, all three, DHCPv6 only if a router advertises it;\n"+
+			"host, the addresses of the network interface itself, and its MAC: the ports of "+
+			"--listen are this server's there, all else stays Linux's. Programs of this machine "+
+			"and its containers reach the server, too. Rules by port lead their frames to rings "+
+			"where there are some.\n"+
+			"A router or resolvers that these do not supply come from the port's network "+
+			"interface and /etc/resolv.conf. Default with sim: 192.0.2.10/24 and "+
+			"2001:db8::10/64. If this machine uses those subnets, the first unused ones of the "+
+			"ranges for documentation, benchmarks and private networks", addressWords),
+		opt("gateway", "ADDR", addrList(&f.gateways), "router for all destinations outside "+
+			"these subnets. Repeat the flag for the other IP version. With addresses of /32 or "+
+			"/128 it is taken to be on the link"),
+		opt("mac", "MAC", macOrNetdev(&f.mac, &f.netdevMAC), "MAC address of the slice (default "+
+			"a random one). The value netdev takes the port's own, for a virtual function that no "+
+			"one else uses: Linux then receives no unicast frames on it", netdevWord),
+		opt("queues", "N", &f.queues, "receive queues, each served by one goroutine; auto: half "+
+			"as many as there are processors (GOMAXPROCS), 16 at most"),
+		opt("spread", "load|all", &f.spread, "queues that get flows: as many as the load needs, "+
+			"half as many as there are processors at most, or all"),
+		opt("rx-mode", "MODE", &f.rxMode, "adaptive: poll for a short "+
+			"time, then sleep until an interrupt. polling: never sleep; occupies one processor "+
+			"per queue. interrupt: sleep whenever the queue is empty",
+			oneOf("adaptive", "polling", "interrupt")),
+		opt("mtu", "BYTES", &f.mtu, "largest IP packet (default the port's, also when it "+
+			"changes)"),
+		opt("vlan", "N", &f.vlan, "802.1Q VLAN of the slice: receive its frames only, send with "+
+			"its tag (default none)"),
+		opt("dscp", "N", &f.dscp, "DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is "+
+			"the 802.1p priority"))
+	f.log.addTo(cmd)
+	addFlags(cmd, "Looking at the server",
+		opt("admin", "ADDR:PORT", &f.admin, "also serve a status page for browsers (/), "+
+			"/healthz, /readyz, /metrics (Prometheus) and, as JSON, /status, /stats, /errors, "+
+			"/sockets and /info on an address of this machine, not of the slice. They are always "+
+			"served on a unix socket of the user, where the commands ss, top, stats and errors "+
+			"find them"),
+		opt("admin-host", "NAME", &f.adminHosts, "a name by which others ask --admin, besides IP "+
+			"addresses, localhost and this machine's name: requests for other names are refused "+
+			"(421), so that a web page elsewhere cannot read it by a browser here. Repeat the "+
+			"flag for more"))
+	f.confined.addTo(cmd)
+	addFlags(cmd, "Ending and upgrades",
+		opt("drain", "TIME", &f.drain, "how long connections have to finish once SIGTERM or "+
+			"SIGINT has come, or another process has taken over. No new ones begin meanwhile, and "+
+			"/readyz of the admin endpoint answers 503. The rest is cut. A second signal ends at "+
+			"once"),
+		opt("take-over", "PID", &f.takeOver, "take the place of the server that runs as process "+
+			"PID, with its MAC address, or of the only one there is, if any: auto. New clients "+
+			"come to this process from its start-up line on; the other one finishes its "+
+			"connections, for --drain at most, and ends. Both on one device's rings or over "+
+			"packet sockets, with the same flags, as the same user. docs/upgrades.md",
+			func() []string { return append(runningServers(cmd)(), takeOverAuto) }),
+		opt("handover-to-kernel", "", &f.handOverToKernel, "with --address host: refuse no "+
+			"client while --drain lasts after a signal. Linux accepts new ones, and this server "+
+			"serves them from Linux's sockets, while connections over the device finish. Then "+
+			"these have 5 s more"))
+	f.sim.addTo(cmd, "With --device sim")
 }
+
+// Words that shells offer as values of flags.
+var (
+	addressWords = oneOf("dhcp", "dhcp6", "slaac", "auto", "host")
+	backendWords = oneOf("auto", "rings", "packet")
+	netdevWord   = oneOf("netdev")
+)
 
 // addressSources holds the sources of addresses.
 type addressSources struct{ dhcp4, dhcp6, slaac, auto, host bool }
@@ -210,22 +173,19 @@ func (f *serveFlags) address(s string) error {
 	return nil
 }
 
-// parse reads the command line and checks what can be checked without opening anything. listen is
-// the default listen address.
-func (f *serveFlags) parse(fs *flag.FlagSet, args []string, listen string) error {
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+// complete checks what can be checked without opening anything. listen is the default listen
+// address.
+func (f *serveFlags) complete(listen string, given func(flag string) bool) error {
 	if len(f.listen) == 0 {
 		f.listen = []string{listen}
 	}
-	if err := f.check(givenFlags(fs)); err != nil {
+	if err := f.check(given); err != nil {
 		return usageError{err}
 	}
 	return nil
 }
 
-func (f *serveFlags) check(given map[string]bool) error {
+func (f *serveFlags) check(given func(flag string) bool) error {
 	if f.device == "" {
 		return errors.New(
 			"--device is missing: an RDMA device, the netdev of one, or sim (\"rdma-netstack " +
@@ -245,7 +205,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 			"our own: leave out --mac netdev, or --backend")
 	}
 	for _, name := range simFlagNames {
-		if given[name] && f.device != simDevice {
+		if given(name) && f.device != simDevice {
 			return fmt.Errorf("--%s is for --device sim only", name)
 		}
 	}
@@ -282,7 +242,7 @@ func (f *serveFlags) check(given map[string]bool) error {
 }
 
 // checkHost refuses what the host decides.
-func (f *serveFlags) checkHost(given map[string]bool) error {
+func (f *serveFlags) checkHost(given func(flag string) bool) error {
 	if !f.sources.host {
 		return nil
 	}
@@ -291,7 +251,7 @@ func (f *serveFlags) checkHost(given map[string]bool) error {
 			"leave out the other --address")
 	}
 	for _, name := range []string{"gateway", "mac", "vlan", "fallback"} {
-		if given[name] {
+		if given(name) {
 			return fmt.Errorf("--%s is for a slice with a MAC of its own: "+
 				"leave it out with --address host", name)
 		}
@@ -477,21 +437,25 @@ type logFlags struct {
 	level *slog.Level // nil: info with json, else warn
 }
 
-func (f *logFlags) define(fs *flag.FlagSet) {
-	fs.BoolVar(&f.json, "json-logs", false, "")
-	fs.Func("log-format", "", func(s string) error {
-		if f.json = s == "json"; !f.json && s != "text" {
-			return errors.New("want text or json")
-		}
-		return nil
-	})
-	fs.Func("log-level", "", func(s string) error {
-		f.level = new(slog.Level)
-		if f.level.UnmarshalText([]byte(s)) != nil {
-			return errors.New("want debug, info, warn or error")
-		}
-		return nil
-	})
+func (f *logFlags) addTo(cmd *cobra.Command) {
+	addFlags(cmd, "The log",
+		opt("log-format", "text|json", func(s string) error {
+			if f.json = s == "json"; !f.json && s != "text" {
+				return errors.New("want text or json")
+			}
+			return nil
+		}, "the start-up line (stdout) and the log (stderr), with json one object per line "+
+			"(default text)"),
+		opt("json-logs", "", &f.json, "--log-format json"),
+		opt("log-level", "LEVEL", func(s string) error {
+			f.level = new(slog.Level)
+			if f.level.UnmarshalText([]byte(s)) != nil {
+				return errors.New("want debug, info, warn or error")
+			}
+			return nil
+		}, "debug, info, warn or error: the least that is logged (default warn, with json info). "+
+			"Of lines with one message 10 are written per 10 s; left_out says how many were not",
+			oneOf("debug", "info", "warn", "error")))
 }
 
 // logger writes to w.

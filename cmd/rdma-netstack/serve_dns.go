@@ -8,32 +8,43 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 )
 
-const serveDNSHelp = `Usage: rdma-netstack serve dns --device NAME --address CIDR [flags]
-
-Answers DNS queries over UDP and TCP from a slice of an RDMA port. The slice receives the frames of
-its own MAC address; Linux keeps the port's network interface and all other frames.
-
-  rdma-netstack serve dns --device sim --zone example.zone
-  rdma-netstack serve dns --device mlx5_0 --address 192.0.2.10/24 --forward 192.0.2.53
-
-  --listen ADDR:PORT  where to listen, UDP and TCP (default :53, on every address). Repeat the flag
-                      to listen in more places. Port 0 takes a free one, which the start-up line
-                      names
-  --zone FILE         zone file (RFC 1035) to answer from. Repeat the flag for more zones
-  --forward ADDR      resolver for all other names, port 53 unless ADDR:PORT. It is queried from
-                      the slice. Repeat the flag for a second one, which is queried when the first
-                      fails. Without a resolver, queries for other names are refused
-  --response-rate N   UDP answers per second to each IPv4 /24 and IPv6 /56 (default 200; 0: no
-                      limit). Above it every second query gets an empty, truncated answer, which
-                      makes a resolver retry over TCP; the others get none
-` + serveFlagsHelp
-
-func serveDNSCommand() command {
-	return command{name: "serve dns", line: "DNS server: zone files and forwarding",
-		help: serveDNSHelp, run: serveDNS}
+func serveDNSCommand(out streams) *cobra.Command {
+	f := dnsFlags{rate: dnsd.DefaultResponseRate}
+	cmd := &cobra.Command{Use: "dns --device NAME --address CIDR", Args: noWords,
+		Short: "DNS server: zone files and forwarding",
+		Long: `Answers DNS queries over UDP and TCP from a slice of an RDMA port. The slice receives the frames of
+its own MAC address; Linux keeps the port's network interface and all other frames.` + serveLong,
+		Example: `  rdma-netstack serve dns --device sim --zone example.zone
+  rdma-netstack serve dns --device mlx5_0 --address 192.0.2.10/24 --forward 192.0.2.53`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.complete(cmd.Flags().Changed); err != nil {
+				return err
+			}
+			return serveDNS(cmd.Context(), &f, out)
+		}}
+	addFlags(cmd, "The server",
+		opt("listen", "ADDR:PORT", &f.listen, "where to listen, UDP and TCP (default :53, on "+
+			"every address). Repeat the flag to listen in more places. Port 0 takes a free one, "+
+			"which the start-up line names"),
+		opt("zone", "FILE", &f.zones, "zone file (RFC 1035) to answer from. Repeat the flag for "+
+			"more zones"),
+		opt("forward", "ADDR", func(s string) error {
+			addr, err := resolver(s)
+			f.forward = append(f.forward, addr)
+			return err
+		}, "resolver for all other names, port 53 unless ADDR:PORT. It is queried from the slice. "+
+			"Repeat the flag for a second one, which is queried when the first fails. Without a "+
+			"resolver, queries for other names are refused"),
+		opt("response-rate", "N", &f.rate, "UDP answers per second to each IPv4 /24 and IPv6 "+
+			"/56; 0: no limit. Above it every second query gets an empty, truncated answer, which "+
+			"makes a resolver retry over TCP; the others get none"))
+	f.addTo(cmd)
+	return cmd
 }
 
 // dnsFlags are those of serve dns.
@@ -44,37 +55,23 @@ type dnsFlags struct {
 	rate    int      // answers per second and prefix, 0 for no limit
 }
 
-// parseDNS reads the command line of serve dns.
-func parseDNS(args []string) (*dnsFlags, error) {
-	f, fs := &dnsFlags{}, newFlags()
-	f.define(fs)
-	stringList(fs, "zone", &f.zones)
-	fs.Func("forward", "", func(s string) error {
-		addr, err := resolver(s)
-		f.forward = append(f.forward, addr)
+// complete checks the flags.
+func (f *dnsFlags) complete(given func(flag string) bool) error {
+	if err := f.serveFlags.complete(":53", given); err != nil {
 		return err
-	})
-	fs.IntVar(&f.rate, "response-rate", dnsd.DefaultResponseRate, "")
-	if err := f.parse(fs, args, ":53"); err != nil {
-		return nil, err
 	}
 	if f.rate < 0 {
-		return nil, usageError{fmt.Errorf("--response-rate %d: want 0 or more answers per second",
+		return usageError{fmt.Errorf("--response-rate %d: want 0 or more answers per second",
 			f.rate)}
 	}
 	if len(f.zones)+len(f.forward) == 0 {
-		return nil,
-			usageError{errors.New(
-				"nothing to answer from: give --zone FILE, --forward ADDR or both")}
+		return usageError{errors.New(
+			"nothing to answer from: give --zone FILE, --forward ADDR or both")}
 	}
-	return f, nil
+	return nil
 }
 
-func serveDNS(ctx context.Context, args []string, out streams) (err error) {
-	f, err := parseDNS(args)
-	if err != nil {
-		return err
-	}
+func serveDNS(ctx context.Context, f *dnsFlags, out streams) (err error) {
 	log := f.log.logger(out.stderr)
 	var s *slice
 	cfg := dnsd.Config{

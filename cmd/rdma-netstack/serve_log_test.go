@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/logs"
 )
 
@@ -22,9 +24,9 @@ func TestLogFlags(t *testing.T) {
 		{"--json-logs", `"level":"INFO","msg":"says"} "level":"WARN","msg":"warns"} ` +
 			`"level":"ERROR","msg":"fails"}`},
 	} {
-		fs, f := newFlags(), logFlags{}
-		f.define(fs)
-		if err := parse(fs, strings.Fields(tc.args)); err != nil {
+		cmd, f := &cobra.Command{}, logFlags{}
+		f.addTo(cmd)
+		if err := cmd.ParseFlags(strings.Fields(tc.args)); err != nil {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
@@ -51,9 +53,9 @@ func TestLogFlags(t *testing.T) {
 	}
 	for args, want := range map[string]string{"--log-level loud": "want debug, info, warn or error",
 		"--log-format xml": "want text or json"} {
-		fs, f := newFlags(), logFlags{}
-		f.define(fs)
-		if err := parse(fs, strings.Fields(args)); err == nil ||
+		cmd, f := &cobra.Command{}, logFlags{}
+		f.addTo(cmd)
+		if err := cmd.ParseFlags(strings.Fields(args)); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
 		}

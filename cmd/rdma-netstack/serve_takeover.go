@@ -19,7 +19,7 @@ const takeOverAuto = "auto"
 
 // checkEnding says in one sentence what is wrong with --drain, --take-over and
 // --handover-to-kernel, or nil.
-func (f *serveFlags) checkEnding(given map[string]bool) error {
+func (f *serveFlags) checkEnding(given func(flag string) bool) error {
 	if err := f.checkKernel(); err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (f *serveFlags) checkEnding(given map[string]bool) error {
 	case f.device == simDevice:
 		return errors.New("--take-over is for servers on one device, and each has a software NIC " +
 			"of its own: leave it out")
-	case given["mac"] && !f.netdevMAC:
+	case given("mac") && !f.netdevMAC:
 		return errors.New("--take-over takes the other server's own MAC address: leave out --mac")
 	}
 	return nil

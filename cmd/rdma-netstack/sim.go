@@ -3,13 +3,13 @@ package main
 import (
 	"bufio"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -33,18 +33,29 @@ type simFlags struct {
 	card         string // the NIC's model, by a name of simnic.Cards; "": the default one
 }
 
-func (s *simFlags) define(fs *flag.FlagSet) {
-	s.wireFlag = "sim-wire"
-	fs.StringVar(&s.wire, s.wireFlag, "tap:"+simTAP, "")
-	fs.StringVar(&s.netdev, "sim-netdev", "none", "")
-	fs.StringVar(&s.record, "sim-record", "", "")
-	fs.TextVar(&s.faults, "faults", wire.FaultConfig{}, "")
-	fs.Func("sim-card", "", func(name string) error {
-		card, err := simnic.CardNamed(name)
-		s.card = card.Name
-		return err
-	})
+func (s *simFlags) addTo(cmd *cobra.Command, title string) {
+	s.wireFlag, s.wire, s.netdev = "sim-wire", "tap:"+simTAP, "none"
+	addFlags(cmd, title,
+		opt(s.wireFlag, "WIRE", &s.wire, "what the port is connected to: nothing (none), an "+
+			"existing interface through a packet socket (packet:IFNAME), or a TAP interface "+
+			"that is made on this machine (tap:NAME) and gets the gateway's address, or the first "+
+			"free one of each subnet, so that curl and dig reach the slice from here. A TAP needs "+
+			"root. A subnet that this machine uses elsewhere is refused", wireWords),
+		opt("sim-netdev", "WIRE", &s.netdev, "what the port's Linux side is connected to, in "+
+			"the same form", wireWords),
+		opt("sim-record", "FILE", &s.record, "write every frame on the wire to a pcap file"),
+		opt("sim-card", "CARD", func(name string) error {
+			card, err := simnic.CardNamed(name)
+			s.card = card.Name
+			return err
+		}, "card that the software NIC imitates: cx4lx, cx5, cx6dx, cx7 or bf2 (default cx6dx)",
+			oneOf("cx4lx", "cx5", "cx6dx", "cx7", "bf2")),
+		opt("faults", "LIST", &s.faults, "faults of the wire, such as "+
+			"drop=1%,reorder=5%,dup=1%,delay=2ms"))
 }
+
+// wireWords are what a wire may begin with.
+var wireWords = oneOf("tap:", "packet:", "none")
 
 // simFlagNames are those that need --device sim.
 var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "sim-card", "faults"}

@@ -10,30 +10,39 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
-const topHelp = `Usage: rdma-netstack top [--interval DURATION] [--count N] [--pid PID] [--json]
-
-Shows what each queue of a running server does, every second. On a terminal the picture is renewed
+func topCommand(out streams) *cobra.Command {
+	f := topFlags{interval: time.Second}
+	cmd := &cobra.Command{
+		Use: "top", Short: "what the queues of a running server do", Args: noWords,
+		Long: `Shows what each queue of a running server does, every second. On a terminal the picture is renewed
 in place, until Ctrl-C; else one is printed after the other.
 
-  RX/s, TX/s   packets per second          BATCH    packets per look at the ring that found some
-  RX/TX Mbit/s their bytes                 EMPTY/s  looks that found none
-  WAKE/s       ends of a sleep             PER DB   packets per doorbell
-  DROP/s       frames dropped by the queue FULL/s   packets that found the send ring full
-  BUSY%        time that the worker was not asleep; 100 with --rx-mode polling
-  RX LEFT%     of the receive ring left to the NIC before it was given more: at 0 frames are dropped
-  TX USED%     of the send ring in use; both "-" with packet sockets, which have no rings
+    RX/s, TX/s   packets per second          BATCH    packets per look at the ring that found some
+    RX/TX Mbit/s their bytes                 EMPTY/s  looks that found none
+    WAKE/s       ends of a sleep             PER DB   packets per doorbell
+    DROP/s       frames dropped by the queue FULL/s   packets that found the send ring full
+    BUSY%        time that the worker was not asleep; 100 with --rx-mode polling
+    RX LEFT%     of the receive ring left to the NIC before it was given more; at 0 frames are
+                 dropped
+    TX USED%     of the send ring in use; both "-" with packet sockets, which have no rings`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.showTop(cmd.Context(), out) }}
+	f.addTo(cmd,
+		opt("interval", "DURATION", &f.interval, "how often"),
+		opt("count", "N", &f.count, "how many times (default until Ctrl-C)"))
+	return cmd
+}
 
-  --interval DURATION  how often (default 1s)
-  --count N            how many times (default: until Ctrl-C)
-` + lookFlagsHelp
-
-func topCommand() command {
-	return command{name: "top", line: "what the queues of a running server do",
-		help: topHelp, run: top, looks: true}
+// topFlags are those of top.
+type topFlags struct {
+	lookFlags
+	interval time.Duration
+	count    int
 }
 
 // queueRates holds what one queue did, per second but for Batch and PerDoorbell.
@@ -65,18 +74,10 @@ type picture struct {
 	Queues      []queueRates `json:"queues"`
 }
 
-func top(ctx context.Context, args []string, out streams) error {
-	var f lookFlags
-	fs := newFlags()
-	f.define(fs)
-	interval := fs.Duration("interval", time.Second, "")
-	count := fs.Int("count", 0, "")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if *interval <= 0 || *count < 0 {
+func (f *topFlags) showTop(ctx context.Context, out streams) error {
+	if f.interval <= 0 || f.count < 0 {
 		return usageError{fmt.Errorf("--interval %v --count %d: want a time, such as 1s, and a "+
-			"number", *interval, *count)}
+			"number", f.interval, f.count)}
 	}
 	server, err := f.server(ctx)
 	if err != nil {
@@ -84,7 +85,7 @@ func top(ctx context.Context, args []string, out streams) error {
 	}
 	file, _ := out.stdout.to.(*os.File)
 	inPlace := !f.json && isTerminal(file)
-	return each(ctx, server, *interval, *count, func(before, now admin.Counters) error {
+	return each(ctx, server, f.interval, f.count, func(before, now admin.Counters) error {
 		p := pictureOf(before, now)
 		if f.json {
 			return json.NewEncoder(out.stdout).Encode(p)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,65 +11,68 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/internal/overlay"
 )
 
-const unmodifiedHelp = `
-  --source DIR   source of rdma-netstack, which the program is linked with. Default: the checkout
-                 that this command lies in, or its own version from the module cache
-  --sim          link the software ConnectX as well, for RDMA_NETSTACK_DEVICE=sim
-  --allow KIND   build it although it has sockets that go round package net: socket (makes IP
-                 sockets by system calls), poller (waits for them by itself); or do not warn of:
-                 inherit (takes sockets over by descriptor), file (asks for a socket's descriptor),
-                 cgo. Repeat the flag for more
-  --pin          refuse to raise the version of a module that the program is built of
-  --scan         only list what in its packages goes round package net
-  -n             only print the go command
-`
+// unmodifiedLong is what the help of build, run and test says at its end.
+const unmodifiedLong = `
 
-const unmodifiedRunHelp = `
 The program's sockets are the kernel's until its environment says otherwise:
-  RDMA_NETSTACK_DEVICE=enp1s0f0    RDMA device, network interface, or sim
-  RDMA_NETSTACK_ADDRESS=host       the interface's own addresses; or addresses of the slice's own,
-                                   such as 192.0.2.10/24; or auto
-docs/unmodified.md has the other variables, what works and what does not.
-`
 
-const buildHelp = `Usage: rdma-netstack build [flags] PACKAGE [-- FLAGS OF go build]
+    RDMA_NETSTACK_DEVICE=enp1s0f0   RDMA device, network interface, or sim
+    RDMA_NETSTACK_ADDRESS=host      the interface's own addresses; or addresses of the
+                                    slice's own, such as 192.0.2.10/24; or auto
 
-Builds a Go program, whose source is not touched, so that its TCP and UDP sockets can be a slice's.
+docs/unmodified.md has the other variables, what works and what does not.`
+
+func buildCommand(out streams) *cobra.Command {
+	var f programFlags
+	cmd := &cobra.Command{Use: "build [flags] PACKAGE [-- FLAGS OF go build]",
+		Short: "build a Go program, unmodified, for a slice",
+		Long: `Builds a Go program, whose source is not touched, so that its TCP and UDP sockets can be a slice's.
 PACKAGE is a main package, such as ./cmd/server, or one of another module with its version, such as
 example.org/server/cmd/server@v1.2.3. The standard library's package net, of your own Go, gets a
-few lines at the start of functions by go build -overlay; neither it nor go.mod is written.
-
-  -o FILE        the program (default: the last word of the package's path)
-` + unmodifiedHelp + unmodifiedRunHelp
-
-const runHelp = `Usage: rdma-netstack run [flags] PACKAGE [ARGUMENT ...]
-
-Builds a Go program as "rdma-netstack build" does and runs it. Flags for go build are those in
-GOFLAGS.
-` + unmodifiedHelp + unmodifiedRunHelp
-
-const testHelp = `Usage: rdma-netstack test [flags] PACKAGE ... [-- FLAGS OF go test]
-
-Runs the tests of Go packages with package net as "rdma-netstack build" makes it: their sockets are
-a slice's where the environment says so. Warns of what goes round package net, and refuses nothing.
-` + unmodifiedHelp + unmodifiedRunHelp
-
-func buildCommand() command {
-	return command{name: "build", line: "build a Go program, unmodified, for a slice",
-		help: buildHelp, run: buildProgram}
+few lines at the start of functions by go build -overlay; neither it nor go.mod is written.` +
+			unmodifiedLong,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			words, f.goFlags = splitAtDashes(cmd, words)
+			return f.build(cmd.Context(), words, out)
+		}}
+	addFlags(cmd, "Flags", opt("o,output", "FILE", &f.output, "the program (default the last word "+
+		"of the package's path)"))
+	f.addTo(cmd)
+	return cmd
 }
 
-func runCommand() command {
-	return command{name: "run", line: "build and run a Go program, unmodified, on a slice",
-		help: runHelp, run: runProgram}
+func runCommand(out streams) *cobra.Command {
+	var f programFlags
+	cmd := &cobra.Command{Use: "run [flags] PACKAGE [ARGUMENT ...]",
+		Short: "build and run a Go program, unmodified, on a slice",
+		Long: `Builds a Go program as "rdma-netstack build" does and runs it. Flags for go build are those in
+GOFLAGS.` + unmodifiedLong,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			return f.run(cmd.Context(), words, out)
+		}}
+	f.addTo(cmd)
+	cmd.Flags().SetInterspersed(false) // the others are the program's
+	return cmd
 }
 
-func testCommand() command {
-	return command{name: "test", line: "run tests of Go packages, unmodified, on a slice",
-		help: testHelp, run: testPackages}
+func testCommand(out streams) *cobra.Command {
+	var f programFlags
+	cmd := &cobra.Command{Use: "test [flags] PACKAGE ... [-- FLAGS OF go test]",
+		Short: "run tests of Go packages, unmodified, on a slice",
+		Long: `Runs the tests of Go packages with package net as "rdma-netstack build" makes it: their sockets are
+a slice's where the environment says so. Warns of what goes round package net, and refuses nothing.` +
+			unmodifiedLong,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			words, f.goFlags = splitAtDashes(cmd, words)
+			return f.test(cmd.Context(), words, out)
+		}}
+	f.addTo(cmd)
+	return cmd
 }
 
 // programFlags holds those of build, run and test.
@@ -81,21 +83,36 @@ type programFlags struct {
 	goFlags                   []string // after --
 }
 
-func (f *programFlags) define(fs *flag.FlagSet) {
-	fs.StringVar(&f.source, "source", "", "")
-	fs.BoolVar(&f.sim, "sim", false, "")
-	fs.BoolVar(&f.pin, "pin", false, "")
-	fs.BoolVar(&f.scan, "scan", false, "")
-	fs.BoolVar(&f.printOnly, "n", false, "")
-	stringList(fs, "allow", &f.allow)
+func (f *programFlags) addTo(cmd *cobra.Command) {
+	addFlags(cmd, "Flags",
+		opt("source", "DIR", &f.source, "source of rdma-netstack, which the program is linked "+
+			"with (default the checkout that this command lies in, or its own version from the "+
+			"module cache)"),
+		opt("sim", "", &f.sim, "link the software ConnectX as well, for RDMA_NETSTACK_DEVICE=sim"),
+		opt("allow", "KIND", &f.allow, "build it although it has sockets that go round package "+
+			"net: socket (makes IP sockets by system calls), poller (waits for them by itself); "+
+			"or do not warn of: inherit (takes sockets over by descriptor), file (asks for a "+
+			"socket's descriptor), cgo. Repeat the flag for more", kindWords),
+		opt("pin", "", &f.pin, "refuse to raise the version of a module that the program is built "+
+			"of"),
+		opt("scan", "", &f.scan, "only list what in its packages goes round package net"),
+		opt("n,dry-run", "", &f.printOnly, "only print the go command"))
+}
+
+// kindWords returns what --allow takes.
+func kindWords() (known []string) {
+	for _, k := range overlay.Kinds() {
+		known = append(known, string(k))
+	}
+	return known
 }
 
 // splitAtDashes splits arguments at "--".
-func splitAtDashes(args []string) (before, after []string) {
-	if i := slices.Index(args, "--"); i >= 0 {
-		return args[:i], args[i+1:]
+func splitAtDashes(cmd *cobra.Command, words []string) (before, after []string) {
+	if i := cmd.ArgsLenAtDash(); i >= 0 {
+		return words[:i], words[i:]
 	}
-	return args, nil
+	return words, nil
 }
 
 // kinds returns those of --allow.
@@ -104,12 +121,8 @@ func (f *programFlags) kinds() (all []overlay.Kind, err error) {
 		for _, name := range strings.Split(list, ",") {
 			k := overlay.Kind(name)
 			if !slices.Contains(overlay.Kinds(), k) {
-				var known []string
-				for _, k := range overlay.Kinds() {
-					known = append(known, string(k))
-				}
 				return nil, usageError{fmt.Errorf("--allow %q: want one of %s", name,
-					strings.Join(known, ", "))}
+					strings.Join(kindWords(), ", "))}
 			}
 			all = append(all, k)
 		}
@@ -211,17 +224,8 @@ func runGo(cmd *exec.Cmd, out streams) error {
 	return err
 }
 
-func buildProgram(ctx context.Context, args []string, out streams) error {
-	var f programFlags
-	fs := newFlags()
-	f.define(fs)
-	fs.StringVar(&f.output, "o", "", "")
-	args, f.goFlags = splitAtDashes(args)
-	words, err := parseWords(fs, args)
-	if err == nil {
-		err = onePackage(words)
-	}
-	if err != nil {
+func (f *programFlags) build(ctx context.Context, words []string, out streams) error {
+	if err := onePackage(words); err != nil {
 		return err
 	}
 	if _, err := f.kinds(); err != nil {
@@ -282,23 +286,14 @@ func programName(pkg string) string {
 	return filepath.Base(pkg)
 }
 
-func runProgram(ctx context.Context, args []string, out streams) error {
-	var f programFlags
-	fs := newFlags()
-	f.define(fs)
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return errHelp
-		}
-		return usageError{errors.New(rewordFlagError(err.Error()))}
-	}
-	if fs.NArg() == 0 {
+func (f *programFlags) run(ctx context.Context, words []string, out streams) error {
+	if len(words) == 0 {
 		return onePackage(nil)
 	}
 	if _, err := f.kinds(); err != nil {
 		return err
 	}
-	plan, err := f.prepare(ctx, fs.Args()[:1], false, out)
+	plan, err := f.prepare(ctx, words[:1], false, out)
 	if err != nil {
 		return err
 	}
@@ -307,14 +302,14 @@ func runProgram(ctx context.Context, args []string, out streams) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	to := filepath.Join(dir, programName(fs.Arg(0)))
+	to := filepath.Join(dir, programName(words[0]))
 	if f.scan || f.printOnly {
 		return f.look(plan, plan.Cmd(ctx, "build", "-o", to), out)
 	}
 	if err := f.buildTo(ctx, plan, to, out); err != nil {
 		return err
 	}
-	cmd := exec.Command(to, fs.Args()[1:]...) // which gets the terminal's signals itself
+	cmd := exec.Command(to, words[1:]...) // which gets the terminal's signals itself
 	cmd.Stdin = os.Stdin
 	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
 	if f, ok := out.stdout.to.(*os.File); ok {
@@ -333,15 +328,7 @@ func runProgram(ctx context.Context, args []string, out streams) error {
 	return err
 }
 
-func testPackages(ctx context.Context, args []string, out streams) error {
-	var f programFlags
-	fs := newFlags()
-	f.define(fs)
-	args, f.goFlags = splitAtDashes(args)
-	words, err := parseWords(fs, args)
-	if err != nil {
-		return err
-	}
+func (f *programFlags) test(ctx context.Context, words []string, out streams) error {
 	if len(words) == 0 {
 		return usageError{errors.New("PACKAGE is missing: such as ./... for all")}
 	}

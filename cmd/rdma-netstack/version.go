@@ -1,24 +1,23 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
-const versionHelp = `Usage: rdma-netstack version [--json]
-
-Prints the version, the commit, the Go release and the gVisor release of this build.
-
-  --json    print one JSON object
-`
-
-func versionCommand() command {
-	return command{name: "version", line: "print the version of this build",
-		help: versionHelp, run: version}
+func versionCommand(out streams) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "version", Short: "print the version of this build", Args: noWords,
+		Long: "Prints the version, commit, Go release and gVisor release of this build.",
+		RunE: func(*cobra.Command, []string) error { return printVersion(asJSON, out) }}
+	addFlags(cmd, "Flags", opt("json", "", &asJSON, "print one JSON object"))
+	return cmd
 }
 
 type build struct {
@@ -32,14 +31,9 @@ type build struct {
 	date string // of the commit, such as 2026-11-22
 }
 
-func version(_ context.Context, args []string, out streams) error {
-	fs := newFlags()
-	asJSON := fs.Bool("json", false, "")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+func printVersion(asJSON bool, out streams) error {
 	b := thisBuild()
-	if *asJSON {
+	if asJSON {
 		return json.NewEncoder(out.stdout).Encode(b)
 	}
 	commit := ""

@@ -8,29 +8,39 @@ import (
 	"net"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/internal/rings"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-const xconnectHelp = `Usage: rdma-netstack xconnect --device NAME [--to NAME] [flags]
-
-Forwards frames at layer 2 from ring to ring, without TCP/IP. With --to, frames that either device
+func xconnectCommand(out streams) *cobra.Command {
+	var f xconnectFlags
+	cmd := &cobra.Command{Use: "xconnect --device NAME [--to NAME]",
+		Short: "forward frames between two ports at layer 2",
+		Long: `Forwards frames at layer 2 from ring to ring, without TCP/IP. With --to, frames that either device
 receives for its MAC address leave through the other. Without --to, they leave through the same port
-with source and destination address swapped, without a copy.
-
-  rdma-netstack xconnect --device mlx5_0                       return every frame to its sender
-  rdma-netstack xconnect --device mlx5_0 --to mlx5_1 --promiscuous
-
-  --to NAME           the other device; sim is a second software NIC, connected to --to-wire
-  --to-wire WIRE      what the second software NIC is connected to: tap:NAME, packet:IFNAME or none
-  --dst MAC           set this destination address, and the device's own as source, instead of
-                      forwarding the addresses unchanged (with --to) or swapping them
-  --time DURATION     how long to run (default 0: until Ctrl-C)
-` + ringFlagsHelp
-
-func xconnectCommand() command {
-	return command{name: "xconnect", line: "forward frames between two ports at layer 2",
-		help: xconnectHelp, run: xconnect}
+with source and destination address swapped, without a copy.`,
+		Example: `  rdma-netstack xconnect --device mlx5_0      return every frame to its sender
+  rdma-netstack xconnect --device mlx5_0 --to mlx5_1 --promiscuous`,
+		Args: noWords,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(cmd.Flags().Changed); err != nil {
+				return err
+			}
+			return f.xconnect(cmd.Context(), out)
+		}}
+	addFlags(cmd, "Flags",
+		opt("to", "NAME", &f.to, "the other device; sim is a second software NIC, connected to "+
+			"--to-wire", deviceNames),
+		opt("to-wire", "WIRE", &f.toWire, "what the second software NIC is connected to: "+
+			"tap:NAME, packet:IFNAME or none", wireWords),
+		opt("dst", "MAC", macAddress(&f.dst), "set this destination address, and the device's "+
+			"own as source, instead of forwarding the addresses unchanged (with --to) or swapping "+
+			"them"),
+		opt("time", "DURATION", &f.time, "how long to run (default until Ctrl-C)"))
+	f.addTo(cmd)
+	return cmd
 }
 
 // xconnectFlags are those of xconnect.
@@ -41,16 +51,7 @@ type xconnectFlags struct {
 	time       time.Duration
 }
 
-func (f *xconnectFlags) parse(args []string) error {
-	fs := newFlags()
-	f.define(fs)
-	fs.StringVar(&f.to, "to", "", "")
-	fs.StringVar(&f.toWire, "to-wire", "", "")
-	macFlag(fs, "dst", &f.dst)
-	fs.DurationVar(&f.time, "time", 0, "")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
+func (f *xconnectFlags) check(given func(flag string) bool) error {
 	if f.to == simDevice && f.toWire == "" {
 		return usageError{
 			errors.New(
@@ -59,7 +60,7 @@ func (f *xconnectFlags) parse(args []string) error {
 			),
 		}
 	}
-	return f.check(fs)
+	return f.ringFlags.check(given)
 }
 
 // path describes one direction of one queue.
@@ -79,11 +80,7 @@ func (p *path) run(ctx context.Context) error {
 	return p.forward.Cross(ctx, p.rx, p.tx)
 }
 
-func xconnect(ctx context.Context, args []string, out streams) (err error) {
-	var f xconnectFlags
-	if err := f.parse(args); err != nil {
-		return err
-	}
+func (f *xconnectFlags) xconnect(ctx context.Context, out streams) (err error) {
 	log := warningLog(out.stderr)
 	var undo cleanup
 	defer func() { err = errors.Join(err, undo.close()) }()

@@ -147,6 +147,7 @@ func checkDeb(t *testing.T, name string, machine elf.Machine) {
 		t.Errorf("the unit of %s: %v: %s", name, err, unit)
 	}
 	for _, file := range []string{"usr/share/man/man1/rdma-netstack.1.gz",
+		"usr/share/man/man1/rdma-netstack-serve-http.1.gz",
 		"usr/lib/udev/rules.d/90-rdma-netstack.rules", "usr/lib/sysusers.d/rdma-netstack.conf",
 		"usr/share/bash-completion/completions/rdma-netstack",
 		"usr/share/zsh/vendor-completions/_rdma-netstack",
