@@ -30,6 +30,7 @@ var ErrClosed = errors.New("DNS server is shut down")
 // Zone names one zone file.
 type Zone struct {
 	File string
+	Text string // read instead of the file, which then is a name for errors only
 	// Origin completes relative names, like "example.org"; empty when the file has an $ORIGIN line
 	// or absolute names.
 	Origin string
@@ -96,7 +97,7 @@ func New(cfg Config) (*Server, error) {
 	s.tcp.clock = cfg.Clock
 	s.tcp.open = map[*tcpConn]*list.Element{}
 	for _, f := range cfg.Zones {
-		z, err := loadZone(f.File, f.Origin)
+		z, err := loadZone(f)
 		if err != nil {
 			return nil, err
 		}

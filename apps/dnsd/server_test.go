@@ -316,3 +316,18 @@ func TestLifecycle(t *testing.T) {
 		t.Errorf("ServeTCP on a closed listener: %v", err)
 	}
 }
+
+// TestZoneText: a zone may be a text, and its errors name the place in it.
+func TestZoneText(t *testing.T) {
+	const soa = "example. 60 IN SOA ns.example. root.example. 1 60 60 60 60\n" +
+		"example. IN NS ns.example.\n"
+	s, err := New(Config{Zones: []Zone{{File: "text", Text: soa}}})
+	if err != nil || s.zones["example."] == nil {
+		t.Errorf("%v, %v", s, err)
+	}
+	wrong := Zone{File: "text", Text: soa + "example. IN A x\n"}
+	if _, err := New(Config{Zones: []Zone{wrong}}); err == nil ||
+		!strings.HasPrefix(err.Error(), "text:3: ") {
+		t.Errorf("a wrong line: %v", err)
+	}
+}

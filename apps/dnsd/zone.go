@@ -48,17 +48,20 @@ func (r *lineReader) line() int {
 	return r.lines
 }
 
-// loadZone reads one zone file. Its first record must be the SOA; origin completes relative names
-// and may be empty when the file has an $ORIGIN or absolute names. Errors begin with file:line.
-func loadZone(file, origin string) (*zone, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("open zone file: %w", err)
+// loadZone reads one zone. Its first record must be the SOA. Errors begin with file:line.
+func loadZone(from Zone) (*zone, error) {
+	var text io.Reader = strings.NewReader(from.Text)
+	if from.Text == "" {
+		f, err := os.Open(from.File)
+		if err != nil {
+			return nil, fmt.Errorf("open zone file: %w", err)
+		}
+		defer f.Close()
+		text = f
 	}
-	defer f.Close()
-	z, line, err := readZone(f, origin)
+	z, line, err := readZone(text, from.Origin)
 	if err != nil {
-		return nil, fmt.Errorf("%s:%d: %w", file, line, err)
+		return nil, fmt.Errorf("%s:%d: %w", from.File, line, err)
 	}
 	return z, nil
 }

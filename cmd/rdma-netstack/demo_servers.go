@@ -54,14 +54,7 @@ func (w *world) serveHTTP(cfg httpd.Config, ln net.Listener) error {
 }
 
 func (w *world) serveDNS() error {
-	zone, err := memoryFile("demo.zone", demoZone)
-	if err != nil {
-		return err
-	}
-	defer zone.Close()
-	app, err := dnsd.New(
-		dnsd.Config{Zones: []dnsd.Zone{{File: fmt.Sprintf("/proc/self/fd/%d", zone.Fd())}}},
-	)
+	app, err := dnsd.New(dnsd.Config{Zones: []dnsd.Zone{{File: "demo.zone", Text: demoZone}}})
 	if err != nil {
 		return err
 	}

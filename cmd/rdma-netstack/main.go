@@ -30,7 +30,6 @@ func main() {
 	if looks(os.Args[1:]) {
 		standAside()
 	}
-	setGCPercent(context.Background(), os.Getenv("GOGC"))
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

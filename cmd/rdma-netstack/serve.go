@@ -52,12 +52,6 @@ type serveFlags struct {
 	confined         confinement
 }
 
-// serveLong is what the help of all serve commands says at its end.
-const serveLong = `
-
-The environment variable GOGC sets the garbage collector's target percentage (default 200 while at
-most 32 MiB are in use, less above).`
-
 // addTo adds the flags that all serve commands share.
 func (f *serveFlags) addTo(cmd *cobra.Command) {
 	f.drain, f.maxOutage = 30*time.Second, 2*time.Minute

@@ -18,7 +18,7 @@ func serveDNSCommand(out streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "dns --device NAME --address CIDR", Args: noWords,
 		Short: "DNS server: zone files and forwarding",
 		Long: `Answers DNS queries over UDP and TCP from a slice of an RDMA port. The slice receives the frames of
-its own MAC address; Linux keeps the port's network interface and all other frames.` + serveLong,
+its own MAC address; Linux keeps the port's network interface and all other frames.`,
 		Example: `  rdma-netstack serve dns --device sim --zone example.zone
   rdma-netstack serve dns --device mlx5_0 --address 192.0.2.10/24 --forward 192.0.2.53`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

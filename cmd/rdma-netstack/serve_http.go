@@ -15,7 +15,7 @@ func serveHTTPCommand(out streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "http --device NAME --address CIDR", Args: noWords,
 		Short: "HTTP server for static files",
 		Long: `Serves files over HTTP from a slice of an RDMA port. The slice receives the frames of its own MAC
-address; Linux keeps the port's network interface and all other frames.` + serveLong,
+address; Linux keeps the port's network interface and all other frames.`,
 		Example: `  rdma-netstack serve http --device sim
   rdma-netstack serve http --device mlx5_0 --address 192.0.2.10/24 --gateway 192.0.2.1 --root /srv`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -16,8 +16,7 @@ func serveIperf3Command(out streams) *cobra.Command {
 		Short: "iperf3 server",
 		Long: `Answers stock iperf3 clients from a slice of an RDMA port: TCP in both directions, also at once
 (--bidir), parallel streams, UDP. It runs one test at a time, as iperf3's own server does. No
-authentication, no SCTP. A test whose client sends nothing for 2 s ends when another client waits.` +
-			serveLong,
+authentication, no SCTP. A test whose client sends nothing for 2 s ends when another client waits.`,
 		Example: `  rdma-netstack serve iperf3 --device sim
   iperf3 -c 192.0.2.10            client to slice
   iperf3 -c 192.0.2.10 -R -P 4    slice to client, four streams

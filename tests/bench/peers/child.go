@@ -167,7 +167,7 @@ func raiseLimit() int {
 	return int(min(l.Cur, files)) - spareFiles
 }
 
-// gcPercent is what "rdma-netstack serve" sets; here all stacks have it.
+// gcPercent keeps collections of a small heap from being most of what is measured, on all stacks.
 const gcPercent = 200
 
 // spareFiles is the number of files that a process needs in addition to connections.

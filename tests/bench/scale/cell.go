@@ -61,7 +61,7 @@ func (c cell) measure() (r result, err error) {
 func (c cell) here() (r result, err error) {
 	line := lineTime()
 	runtime.GOMAXPROCS(c.Cores)
-	debug.SetGCPercent(400) // as the command does: collections of a small heap would be most of it
+	debug.SetGCPercent(400) // collections of a small heap would be most of it
 	w, err := newWorld(c)
 	if err != nil {
 		return r, err
