@@ -67,9 +67,9 @@
 //	ioSide.mu                     one operation at a time of a conn's side
 //	Stack.mu                      the listeners of a port
 //	Stack.live                    endpoints come into being, or the stack ends
-//	Stack.pausing                 netstack is paused
+//	handover.Handover.pausing     netstack is paused
 //	UDPConn.groups                memberships of one socket
-//	taking.mu                     a hand-over from a predecessor
+//	handover.taking.mu            a hand-over from a predecessor
 //	host.following                the host's configuration is taken over
 //	linkMTU.mu                    the link's MTU is changed
 //	host.mu                       ports shared with the kernel
@@ -98,8 +98,8 @@
 //	udpRxQueue.mu
 //	deadline.mu
 //	kernelQueue.mu
-//	inherited.mu
-//	heldFrames.mu
+//	handover.Inherited.mu
+//	handover.heldFrames.mu
 //	ways.mu
 //	backing.Socket.mu
 //	hostnet.Kernel.mu

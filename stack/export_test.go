@@ -49,13 +49,7 @@ func (s *Stack) Servers() []netip.Addr { return s.dns.Servers() }
 func (s *Stack) LinkIsUp() { s.linkIsUp() }
 
 // WorksOff says whether netstack is waited for to take from its queues what they hold.
-func (s *Stack) WorksOff() bool {
-	free := s.pausing.TryLock()
-	if free {
-		s.pausing.Unlock()
-	}
-	return !free
-}
+func (s *Stack) WorksOff() bool { return s.handover.WorksOff() }
 
 // BondFacts is what sysfs and rtnetlink say of a bond, for WithBond. All but Members is guarded by
 // Mu.

@@ -14,6 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 )
 
 // host holds what a stack has more that serves on the host's own addresses (Config.Host). The
@@ -30,7 +31,7 @@ type host struct {
 	ways    ways
 	mac     macFollower
 	// ruleState says where the rules of ports are; guarded by mu
-	ruleState ruleState
+	ruleState handover.RuleState
 	paused    bool // another process accepts and reads from the ports; guarded by mu
 
 	accepted, dialled atomic.Uint64 // connections of the kernel
@@ -128,9 +129,10 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, err
 	}
 	h := &host{ports: map[hostKey]*hostPort{}, bindings: map[*binding]struct{}{},
-		returned: make(chan struct{}, 1), idle: make(chan struct{}, 1), ruleState: rulesSettled}
+		returned: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+		ruleState: handover.RulesSettled}
 	if cfg.Predecessor != nil {
-		h.ruleState = rulesAway
+		h.ruleState = handover.RulesAway
 	}
 	found, err := h.findNetdev(cfg)
 	if err != nil {
@@ -190,7 +192,7 @@ func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
 	}
 	err = h.claimBlock(ctx)
 	if err == nil {
-		err = s.join(link)
+		err = s.handover.Join(link, s.uplink.FirstDevice())
 	}
 	if err != nil {
 		link.Close()

@@ -75,7 +75,7 @@ func (s *Stack) uplinkConfig(nic dv.Config) uplink.Config {
 	return uplink.Config{NIC: s.health.dumped(nic), Backend: s.cfg.Backend,
 		Fallback: s.cfg.Fallback, MaxOutage: s.cfg.MaxOutage, GracePeriod: s.cfg.GracePeriod,
 		OpenInterface: s.cfg.OpenInterface, Options: o, Ended: s.ctx,
-		HardwareAddr: s.HardwareAddr, UseDevice: s.useDevice, Changed: s.backendChanged,
+		HardwareAddr: s.HardwareAddr, UseDevice: s.handover.UseDevice, Changed: s.backendChanged,
 		Logger: s.log, Clock: s.clock, Bond: s.cfg.bond}
 }
 

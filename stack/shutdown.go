@@ -195,7 +195,7 @@ func (s *Stack) left() (left *DrainError, more bool) {
 			}
 		}
 	}
-	given := s.other.Load() != nil || s.kernel.Load() != nil
+	given := s.handover.HasGiven()
 	return left, left.Handshakes+left.Unaccepted > 0 || given && s.unread() ||
 		s.host != nil && s.host.unaccepted()
 }

@@ -28,6 +28,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrlock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
 
@@ -42,13 +44,14 @@ const (
 type Stack struct {
 	net         *gstack.Stack
 	cfg         Config
+	env         env.Env // for the parts of the stack
 	name        string
 	log         *slog.Logger
 	clock       clock.Clock
 	random      random.Source
 	dns         *resolver.Resolver
 	locks       addrlock.Locks
-	netdevIndex int     // of the port's netdev, 0 without one
+	netdevIndex int     // of the netdev of the port, 0 without one
 	sources     sources // of packets, where nobody names one
 
 	autoconf autoconf  // routes and resolvers from the network
@@ -102,11 +105,8 @@ type Stack struct {
 	announcer clock.Timer // repeats the announcement once
 	linkUp    linkUpWaiters
 
-	draining atomic.Bool                 // Drain was called
-	other    atomic.Pointer[peer]        // a process with the same addresses; nil: there is none
-	kernel   atomic.Pointer[kernelShare] // nil: it has not been handed over to
-	taking   *taking                     // from Config.Predecessor; set by Open
-	pausing  sync.Mutex                  // held from netstack's Pause to Resume
+	draining atomic.Bool // Drain was called
+	handover *handover.Handover
 
 	orphans orphans // closed connections with something left to send
 	memory  tcpMemory
@@ -207,6 +207,9 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s.udp = s.net.Stats().UDP
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listeners = newListenerTable()
+	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Net: s.net, Ctx: s.ctx,
+		Go: s.background.Go}
+	s.handover = handover.New(&s.env, handoverLocal{s}, cfg.predecessor())
 	s.announcer = s.clock.NewStopped(s.Announce)
 	icmp.stack.Store(s)
 	return s, nil
@@ -316,7 +319,7 @@ func (s *Stack) end(cause error) {
 	s.announcer.Stop()
 	s.orphans.end()
 	s.memory.end()
-	s.partPredecessor()
+	s.handover.PartPredecessor()
 	s.abortOpen() // resets go out while there is still a link
 	if s.foreign != nil {
 		s.foreign.stopDelivery()
@@ -334,7 +337,7 @@ func (s *Stack) end(cause error) {
 	if s.host != nil {
 		s.endErr = errors.Join(s.endErr, s.host.close())
 	}
-	s.endSuccessor()
+	s.handover.EndSuccessor()
 }
 
 // abortAll ends what would keep Netstack's Wait waiting: connections in TIME-WAIT, and those whose
@@ -568,7 +571,7 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	}
 	link := s.uplink.Endpoint()
 	if err = s.lockAddresses(); err == nil {
-		err = s.join(link)
+		err = s.handover.Join(link, s.uplink.FirstDevice())
 	}
 	if err != nil {
 		link.Close()

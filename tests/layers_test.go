@@ -129,7 +129,8 @@ var layers = map[string]layer{
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "link/uplink",
-			"dv", "stack/internal/backing", "internal/hostnet", "stack/internal/resolver",
+			"dv", "stack/internal/env", "stack/internal/handover", "stack/internal/backing",
+			"internal/hostnet", "stack/internal/resolver",
 			"stack/internal/addrlock", "clock", "internal/random", "internal/netclock",
 			"internal/memlimit"},
 		others: []string{gvisor, dhcp, xnet, xsys},
@@ -145,6 +146,11 @@ var layers = map[string]layer{
 		tests: []string{"stack/stacktest"},
 	},
 	"stack/internal/fields": {},
+	"stack/internal/env":    {module: []string{"clock"}, others: []string{gvisor}},
+	// two processes, or one and Linux, with the same addresses
+	"stack/internal/handover": {
+		module: []string{"stack/internal/env", "link/rdma", "dv"}, others: []string{gvisor, xsys},
+	},
 	// ports of the kernel's sockets; knows no TCP/IP of ours
 	"stack/internal/backing": {others: []string{xsys},
 		tests: []string{netlink, "cmd/rdma-netstack/lab"}},

@@ -1,4 +1,4 @@
-package stack
+package handover
 
 import (
 	"context"
@@ -24,29 +24,24 @@ var errKernelHas = errors.New("the ports have been handed over to the kernel")
 var errNoSteering = errors.New("a hand-over needs a link that Open has made")
 
 // canHandOver says why the stack can neither hand over nor take over, or nil.
-func (s *Stack) canHandOver() error {
+func (m *Handover) canHandOver() error {
 	switch {
-	case s.link == nil:
+	case m.stack.Link() == nil:
 		return errNoSteering
-	case s.kernel.Load() != nil:
+	case m.kernel.Load() != nil:
 		return errKernelHas
 	}
 	return nil
 }
 
-// HandOver waits on l, a listener of network unixpacket that only we may connect to, for another
-// process that takes this one's place ([MeetPredecessor]), and returns nil once that receives all
-// new clients. What is to be done then is what [Stack.Drain] says; connections that there are go
-// on. A stack that has itself taken over lets its predecessor end first. HandOver closes l, whose
-// connections may each be a [MessageConn] as well. Other errors than ctx's mean that nobody can
-// take over any more.
-func (s *Stack) HandOver(ctx context.Context, l net.Listener) error {
+// HandOver waits on l for another process that takes this one's place, see Stack.HandOver.
+func (m *Handover) HandOver(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	defer l.Close()
-	if err := s.canHandOver(); err != nil {
+	if err := m.canHandOver(); err != nil {
 		return err
 	}
-	if p := s.other.Load(); p != nil {
+	if p := m.other.Load(); p != nil {
 		select {
 		case <-p.ended:
 		case <-ctx.Done():
@@ -61,10 +56,10 @@ func (s *Stack) HandOver(ctx context.Context, l net.Listener) error {
 		if err != nil {
 			return fmt.Errorf("wait for a process that takes over: %w", err)
 		}
-		if s.handOverTo(ctx, conn) {
+		if m.handOverTo(ctx, conn) {
 			return nil
 		}
-		if err := s.canHandOver(); err != nil {
+		if err := m.canHandOver(); err != nil {
 			return err
 		}
 	}
@@ -79,48 +74,45 @@ func closed(conn net.Conn) error {
 
 // handOverTo reports whether the process behind conn has taken over. If so, its connection is
 // served until either ends.
-func (s *Stack) handOverTo(ctx context.Context, conn net.Conn) bool {
+func (m *Handover) handOverTo(ctx context.Context, conn net.Conn) bool {
 	p, err := newPeer(conn)
 	if err != nil {
 		return false
 	}
-	s.live.RLock() // Close finds the peer, or nobody becomes one
-	ended := s.closed.Load()
-	if !ended {
-		s.other.Store(p)
-	}
-	s.live.RUnlock()
-	if ended {
+	leave, err := m.stack.Enter() // Close finds the peer, or nobody becomes one
+	if err != nil {
 		conn.Close()
 		return false
 	}
-	in := s.link.NewInjector()
+	m.other.Store(p)
+	leave()
+	in := m.stack.Link().NewInjector()
 	stop := context.AfterFunc(ctx, func() { p.close() })
-	err = s.checkGreeting(p)
+	err = m.checkGreeting(p)
 	if err == nil {
-		err = s.giveUpClients(ctx, p, in)
+		err = m.giveUpClients(ctx, p, in)
 	}
 	if err == nil && stop() {
-		go s.serveSuccessor(p, in)
+		go m.serveSuccessor(p, in)
 		return true
 	}
 	stop()
-	s.partSuccessor(p, in)
-	s.notTaken(ctx, err)
+	m.partSuccessor(p, in)
+	m.notTaken(ctx, err)
 	return false
 }
 
 // notTaken logs why another process did not take over, unless it only looked, or has changed its
 // mind.
-func (s *Stack) notTaken(ctx context.Context, err error) {
-	if err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil && !s.closed.Load() {
-		s.log.Warn("another process did not take over", "interface", s.name, "reason", err)
+func (m *Handover) notTaken(ctx context.Context, err error) {
+	if err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil && !m.stack.Closed() {
+		m.env.Log.Warn("another process did not take over", "interface", m.env.Name, "reason", err)
 	}
 }
 
 // checkGreeting reads the first message of another process, and refuses that of another version.
-func (s *Stack) checkGreeting(p *peer) error {
-	p.conn.SetReadDeadline(s.clock.Now().Add(handoverTime))
+func (m *Handover) checkGreeting(p *peer) error {
+	p.conn.SetReadDeadline(m.env.Clock.Now().Add(answerTime))
 	kind, body, err := p.receive()
 	if err != nil {
 		return err
@@ -129,26 +121,27 @@ func (s *Stack) checkGreeting(p *peer) error {
 	if err := (peerMessage{kind, body}).decode(msgHello, &version); err != nil {
 		return err
 	}
-	if version != handoverVersion {
+	if version != version {
 		return fmt.Errorf("it wants version %d of the hand-over, this is %d", version,
-			handoverVersion)
+			version)
 	}
 	return nil
 }
 
 // giveUpClients tells a newcomer what it has to know, and keeps nothing but the connections that
 // there are once it asks for that. It returns nil when new clients are the newcomer's.
-func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) error {
+func (m *Handover) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) error {
 	flows := new(rdma.Flows)
-	s.link.Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: flows, Relay: p.relayFrame})
-	if s.host != nil {
-		if err := s.host.sendPorts(p); err != nil {
+	m.stack.Link().Steer(&rdma.Steering{Share: rdma.ShareNote, Flows: flows, Relay: p.relayFrame})
+	host := m.stack.Ports()
+	if host != nil {
+		if err := p.sendPorts(host); err != nil {
 			return err
 		}
 	}
-	if err := p.send(msgState, handoverState{Version: handoverVersion, PID: os.Getpid(),
-		MAC: s.HardwareAddr().String(), Addresses: s.Addrs(),
-		Backend: s.link.Backend().String(), Host: s.host != nil}); err != nil {
+	if err := p.send(msgState, state{Version: version, PID: os.Getpid(),
+		MAC: m.stack.HardwareAddr().String(), Addresses: m.stack.Addrs(),
+		Backend: m.stack.Link().Backend().String(), Host: host != nil}); err != nil {
 		return err
 	}
 	p.conn.SetReadDeadline(time.Time{})
@@ -162,14 +155,14 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 	for _, port := range ports {
 		keep.Ports[port] = true
 	}
-	s.await(s.link.Settled()) // the newcomer has dropped what the queues hold
-	s.link.Steer(keep)
-	if err := s.workedOff(); err != nil { // and nothing is noted any more
+	m.await(m.stack.Link().Settled()) // the newcomer has dropped what the queues hold
+	m.stack.Link().Steer(keep)
+	if err := m.workedOff(); err != nil { // and nothing is noted any more
 		return errors.Join(err, p.send(msgRefused, err.Error()))
 	}
-	s.addFlows(flows)
+	m.addFlows(flows)
 	for some := range slices.Chunk(flows.All(), flowsPerMessage) {
-		message := make([]handoverFlow, len(some))
+		message := make([]flow, len(some))
 		for i, f := range some {
 			message[i] = fromFlow(f)
 		}
@@ -177,8 +170,8 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 			return err
 		}
 	}
-	if s.host != nil {
-		s.host.pause()
+	if host != nil {
+		host.Pause()
 	}
 	if err := p.send(msgTaken, nil); err != nil {
 		return err
@@ -187,59 +180,58 @@ func (s *Stack) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector) e
 }
 
 // workedOff is workOff, and keeps Close out meanwhile.
-func (s *Stack) workedOff() error {
-	s.live.RLock()
-	defer s.live.RUnlock()
-	if err := s.done(); err != nil {
+func (m *Handover) workedOff() error {
+	leave, err := m.stack.Enter()
+	if err != nil {
 		return err
 	}
-	return s.workOff()
+	defer leave()
+	return m.workOff()
 }
 
 // await waits for the link's workers, up to settleTime, and says whether they are done.
-func (s *Stack) await(reached <-chan struct{}) bool {
-	limit := s.clock.NewTimer(settleTime)
+func (m *Handover) await(reached <-chan struct{}) bool {
+	limit := m.env.Clock.NewTimer(settleTime)
 	defer limit.Stop()
 	select {
 	case <-reached:
 		return true
 	case <-limit.C:
-	case <-s.ended:
+	case <-m.stack.Done():
 	}
 	return false
 }
 
 // serveSuccessor waits until the successor ends, or we do.
-func (s *Stack) serveSuccessor(p *peer, in *rdma.Injector) {
+func (m *Handover) serveSuccessor(p *peer, in *rdma.Injector) {
 	for range p.messages {
 	}
-	if !s.closed.Load() {
-		s.log.Warn("the process that took over has ended", "interface", s.name)
+	if !m.stack.Closed() {
+		m.env.Log.Warn("the process that took over has ended", "interface", m.env.Name)
 	}
-	s.partSuccessor(p, in)
+	m.partSuccessor(p, in)
 }
 
 // partSuccessor ends what there is with a successor: all frames are ours, unless we end, when what
 // is not for our connections stays the successor's to answer.
-func (s *Stack) partSuccessor(p *peer, in *rdma.Injector) {
+func (m *Handover) partSuccessor(p *peer, in *rdma.Injector) {
 	p.stop()
-	s.live.RLock()
-	if !s.closed.Load() {
-		s.link.Steer(nil)
-		if s.host != nil && !s.draining.Load() {
-			s.host.resume()
+	if leave, err := m.stack.Enter(); err == nil {
+		m.stack.Link().Steer(nil)
+		if host := m.stack.Ports(); host != nil && !m.stack.Draining() {
+			host.Resume()
 		}
+		leave()
 	}
-	s.live.RUnlock()
 	in.Close()
-	s.other.Store(nil)
+	m.other.Store(nil)
 	close(p.ended)
 }
 
-// endSuccessor ends what there is with a successor, once the link is gone: it is silent until then
+// EndSuccessor ends what there is with a successor, once the link is gone: it is silent until then
 // about what is ours.
-func (s *Stack) endSuccessor() {
-	if p := s.other.Load(); p != nil {
+func (m *Handover) EndSuccessor() {
+	if p := m.other.Load(); p != nil {
 		p.close()
 		<-p.ended
 	}

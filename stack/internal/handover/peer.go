@@ -1,4 +1,4 @@
-package stack
+package handover
 
 import (
 	"context"
@@ -37,10 +37,10 @@ import (
 // end of either: the other one has all frames to itself again.
 const (
 	msgHello = 'h' // version
-	msgPorts = 'p' // []handoverPort, some of them, each with a descriptor
-	msgState = 's' // handoverState
+	msgPorts = 'p' // []Port, some of them, each with a descriptor
+	msgState = 's' // state
 	msgTake  = 't' // []uint16: ports of its UDP sockets
-	msgFlows = 'l' // []handoverFlow, some of them
+	msgFlows = 'l' // []flow, some of them
 	msgTaken = 'k'
 	msgMine  = 'm'
 	msgFrame = 'f' // as rdma.Injector takes it
@@ -49,17 +49,17 @@ const (
 	msgRefused = 'R' // string: why, in the place of msgTaken
 )
 
-// handoverVersion changes when messages do.
-const handoverVersion = 1
+// version changes when messages do.
+const version = 1
 
 // flowsPerMessage says how many flows msgFlows has at most: less than MaxSent bytes.
 const flowsPerMessage = 400
 
-// handoverTime says how long the other process may take for an answer.
-const handoverTime = 10 * time.Second
+// answerTime says how long the other process may take for an answer.
+const answerTime = 10 * time.Second
 
-// handoverState holds what a newcomer has to know.
-type handoverState struct {
+// state holds what a newcomer has to know.
+type state struct {
 	Version   int            `json:"version"`
 	PID       int            `json:"pid"`
 	MAC       string         `json:"mac"`
@@ -68,9 +68,9 @@ type handoverState struct {
 	Host      bool           `json:"host"`    // as Config.Host
 }
 
-// MessageConn is a connection between two processes for [Stack.HandOver] and [MeetPredecessorOn]
-// in place of one of network unixpacket: each Write is a message, which one Read returns whole.
-type MessageConn interface {
+// messageConn is a connection between two processes in place of one of network unixpacket: each
+// Write is a message, which one Read returns whole.
+type messageConn interface {
 	net.Conn
 	// TryWrite is Write if that need not wait, and reports whether it was. Several goroutines may
 	// call it at once, and must not be kept waiting.
@@ -101,7 +101,7 @@ func newPeer(conn net.Conn) (*peer, error) {
 	p := &peer{conn: conn, buf: make([]byte, 1+rdma.MaxSent), ended: make(chan struct{}),
 		closing: make(chan struct{}), messages: make(chan peerMessage)}
 	switch c := conn.(type) {
-	case MessageConn:
+	case messageConn:
 		p.try = func(kind byte, frame []byte) bool {
 			return c.TryWrite(append([]byte{kind}, frame...))
 		}

@@ -1,94 +1,24 @@
 package stack
 
 import (
-	"encoding/json"
 	"errors"
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 )
 
 // In host mode the kernel's socket of each port is both processes' during a hand-over, so that no
 // other process can have the port, and what waits in it is lost by neither. One of them accepts and
 // reads from it: the process before until it says taken, then the newcomer.
 
-// handoverPort is a port whose socket goes with the message.
-type handoverPort struct {
-	UDP bool           `json:"udp"`
-	At  netip.AddrPort `json:"at"` // without a zone
-}
-
-// portsPerMessage says how many descriptors a message has at most; the kernel takes 253
-// (SCM_MAX_FD in linux include/net/scm.h).
-const portsPerMessage = 200
-
-// inherited are sockets of the process before that no port has yet.
-type inherited struct {
-	mu  sync.Mutex
-	fds map[hostKey]int
-}
-
-// take returns the descriptor for a port, which is the caller's.
-func (i *inherited) take(k hostKey) (fd int, ok bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	fd, ok = i.fds[k]
-	delete(i.fds, k)
-	return fd, ok
-}
-
-// add reads a message of ports with its descriptors.
-func (i *inherited) add(message []byte, fds []int) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	var ports []handoverPort
-	err := json.Unmarshal(message, &ports)
-	if err == nil && len(ports) != len(fds) {
-		err = errors.New("there is not one descriptor for each port")
-	}
-	if err != nil {
-		closeFDs(fds)
-		return err
-	}
-	if i.fds == nil {
-		i.fds = map[hostKey]int{}
-	}
-	for n, p := range ports {
-		k := hostKey{backing.TCP, p.At}
-		if p.UDP {
-			k.protocol = backing.UDP
-		}
-		i.fds[k] = fds[n]
-	}
-	return nil
-}
-
-// close closes those that are left.
-func (i *inherited) close() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for _, fd := range i.fds {
-		unix.Close(fd)
-	}
-	clear(i.fds)
-}
-
-func closeFDs(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-}
-
-// duplicates are descriptors of the sockets of the ports that serve, but for those of the block.
-// They are the caller's, also after an error.
-func (h *host) duplicates() (ports []handoverPort, fds []int, err error) {
+// Duplicates returns descriptors of the sockets of the ports that serve, those of the block left
+// out. They are the caller's, also after an error.
+func (h *host) Duplicates() (ports []handover.Port, fds []int, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	for k, port := range h.ports {
@@ -99,32 +29,16 @@ func (h *host) duplicates() (ports []handoverPort, fds []int, err error) {
 		if err != nil {
 			return ports, fds, err
 		}
-		ports = append(ports, handoverPort{k.protocol == backing.UDP, k.at})
+		ports = append(ports, k.handedOver())
 		fds = append(fds, fd)
 	}
 	return ports, fds, nil
 }
 
-// sendPorts sends a newcomer duplicates.
-func (h *host) sendPorts(p *peer) error {
-	ports, fds, err := h.duplicates()
-	defer closeFDs(fds)
-	if err != nil {
-		return err
-	}
-	for i := 0; i < len(ports); i += portsPerMessage {
-		end := min(i+portsPerMessage, len(ports))
-		if err := p.sendWith(msgPorts, ports[i:end], fds[i:end]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // openSocket returns the kernel's socket for a port: that of the process before, if it gave it.
 func (h *host) openSocket(k hostKey, at netip.AddrPort) (s *backing.Socket, given bool, err error) {
 	if p := h.stack.cfg.Predecessor; p != nil {
-		if fd, ok := p.ports.take(k); ok {
+		if fd, ok := p.met.Ports.Take(k.handedOver()); ok {
 			return backing.Adopt(k.protocol, at, *h.device.Load(), fd), true, nil
 		}
 	}
@@ -132,8 +46,8 @@ func (h *host) openSocket(k hostKey, at netip.AddrPort) (s *backing.Socket, give
 	return s, false, err
 }
 
-// serveInherited has the kernel serve at the ports whose sockets the process before had.
-func (h *host) serveInherited() error {
+// ServeInherited has the kernel serve at the ports whose sockets the process before had.
+func (h *host) ServeInherited() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
@@ -149,8 +63,8 @@ func (h *host) serveInherited() error {
 	return errors.Join(errs...)
 }
 
-// pause has a newcomer accept and read from the sockets. What was accepted stays ours.
-func (h *host) pause() {
+// Pause has a newcomer accept and read from the sockets. What was accepted stays ours.
+func (h *host) Pause() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.paused = true
@@ -162,8 +76,8 @@ func (h *host) pause() {
 	}
 }
 
-// resume undoes pause. The stack is not closed.
-func (h *host) resume() {
+// Resume undoes Pause. The stack is not closed.
+func (h *host) Resume() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.paused {
@@ -199,7 +113,7 @@ func (h *host) startServing(p *hostPort) {
 	}
 }
 
-// isPaused is the error of a socket after pause.
+// isPaused is the error of a socket after Pause.
 func isPaused(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
 // refuse has the kernel begin no connection with a listener any more, if its socket is ours alone.
@@ -240,9 +154,9 @@ func (q *kernelQueue) waiting() bool {
 	return len(q.conns) > 0
 }
 
-// moveRules moves the rules of the ports on. unix.EADDRINUSE: another process has one; they are
+// MoveRules moves the rules of the ports on. unix.EADDRINUSE: another process has one; they are
 // where they were then, or at both places.
-func (h *host) moveRules(to ruleState) error {
+func (h *host) MoveRules(to handover.RuleState) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.rules == nil || h.ruleState >= to {
@@ -258,7 +172,7 @@ func (h *host) moveRules(to ruleState) error {
 	h.ruleState = to
 	var errs []error
 	for _, p := range h.ports {
-		if before == rulesAhead {
+		if before == handover.RulesAhead {
 			errs = append(errs, h.rules.RemoveRule(p.rule(dv.PriorityHandOver)))
 		}
 	}
@@ -266,31 +180,90 @@ func (h *host) moveRules(to ruleState) error {
 }
 
 // addRule adds the device's rule for a port, where it is to be in a state. mu is held.
-func (h *host) addRule(p *hostPort, at ruleState) error {
-	if at == rulesAway || p.ofBlock || p.key.at.Addr().IsLoopback() ||
+func (h *host) addRule(p *hostPort, at handover.RuleState) error {
+	if at == handover.RulesAway || p.ofBlock || p.key.at.Addr().IsLoopback() ||
 		len(p.users) == 0 && !p.held {
 		return nil
 	}
 	priority := dv.PriorityListener
-	if at == rulesAhead {
+	if at == handover.RulesAhead {
 		priority = dv.PriorityHandOver
 	}
 	return h.rules.AddRule(h.stack.ctx, p.rule(priority))
 }
 
-// parseRights returns the descriptors that came with a message.
-func parseRights(oob []byte) (fds []int, err error) {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range messages {
-		more, err := unix.ParseUnixRights(&m)
-		if err != nil {
-			closeFDs(fds)
-			return nil, err
+// handedOver returns the port as a hand-over names it.
+func (k hostKey) handedOver() handover.Port {
+	return handover.Port{UDP: k.protocol == backing.UDP, At: k.at}
+}
+
+// handsOver says whether a port is one that others can have. mu is held.
+func (p *hostPort) handsOver() bool { return len(p.users) > 0 && !p.ofBlock }
+
+// UDPPorts returns the ports whose datagrams are the kernel's.
+func (h *host) UDPPorts() map[uint16]bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	ports := map[uint16]bool{}
+	for k, p := range h.ports {
+		if k.protocol == backing.UDP && p.handsOver() {
+			ports[k.at.Port()] = true
 		}
-		fds = slices.Concat(fds, more)
 	}
-	return fds, nil
+	return ports
+}
+
+// Yield has the kernel serve our ports, but for these remote ends. After an error Unyield is to be
+// called.
+func (h *host) Yield(remotes map[handover.Port][]netip.AddrPort) error {
+	h.Pause()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k, p := range h.ports {
+		if p.handsOver() {
+			p.yielded = true
+			p.others = remotes[k.handedOver()]
+			if err := p.socket.PassAllBut(p.others); err != nil {
+				return err
+			}
+		}
+	}
+	var errs []error
+	for _, p := range h.ports {
+		if p.yielded {
+			errs = append(errs, h.unsteer(p))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unyield undoes Yield, also in part.
+func (h *host) Unyield() {
+	h.mu.Lock()
+	for _, p := range h.ports {
+		if !p.yielded {
+			continue
+		}
+		p.yielded = false
+		if err := errors.Join(p.socket.PassNone(), h.steer(p)); err != nil {
+			h.stack.log.Warn("a port is not served", "interface", h.stack.name, "port",
+				p.key.at, "error", err)
+		}
+	}
+	h.mu.Unlock()
+	h.Resume()
+}
+
+// LeaveRest has the kernel serve our ports but for these remote ends, which are fewer now.
+func (h *host) LeaveRest(remotes map[handover.Port][]netip.AddrPort) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for k, p := range h.ports {
+		if p.yielded && !slices.Equal(p.others, remotes[k.handedOver()]) {
+			p.others = remotes[k.handedOver()]
+			errs = append(errs, p.socket.PassAllBut(p.others))
+		}
+	}
+	return errors.Join(errs...)
 }

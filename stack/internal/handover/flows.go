@@ -1,4 +1,4 @@
-package stack
+package handover
 
 import (
 	"fmt"
@@ -10,27 +10,28 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
-// handoverFlow is a TCP connection or a connected UDP socket of the process before, seen from
+// flow is a TCP connection or a connected UDP socket of the process before, seen from
 // there.
-type handoverFlow struct {
+type flow struct {
 	Proto  uint8          `json:"proto"` // of IP
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
 }
 
-func (f handoverFlow) link() rdma.Flow {
+func (f flow) link() rdma.Flow {
 	return rdma.Flow{
 		Proto: f.Proto,
-		Local: toAddress(f.Local.Addr()), LocalPort: f.Local.Port(),
-		Remote: toAddress(f.Remote.Addr()), RemotePort: f.Remote.Port(),
+		Local: env.ToAddress(f.Local.Addr()), LocalPort: f.Local.Port(),
+		Remote: env.ToAddress(f.Remote.Addr()), RemotePort: f.Remote.Port(),
 	}
 }
 
-func fromFlow(f rdma.Flow) handoverFlow {
-	return handoverFlow{f.Proto, netip.AddrPortFrom(fromAddress(f.Local), f.LocalPort),
-		netip.AddrPortFrom(fromAddress(f.Remote), f.RemotePort)}
+func fromFlow(f rdma.Flow) flow {
+	return flow{f.Proto, netip.AddrPortFrom(env.FromAddress(f.Local), f.LocalPort),
+		netip.AddrPortFrom(env.FromAddress(f.Remote), f.RemotePort)}
 }
 
 // workTries says how often settleTime is waited for a worker that has a batch at hand, or for a
@@ -39,16 +40,16 @@ const workTries = 5
 
 // workOff returns once netstack's goroutines have taken from their queues what the link took before
 // this call: a SYN that waits there is no connection yet, and its client's next segment would be
-// another's to answer with a RST. live is held, as Close ends those goroutines.
-func (s *Stack) workOff() error {
+// another's to answer with a RST. The stack is entered, as Close ends those goroutines.
+func (m *Handover) workOff() error {
 	for range workTries {
-		if !s.await(s.link.Between()) {
+		if !m.await(m.stack.Link().Between()) {
 			continue
 		}
-		s.pausing.Lock()
-		defer s.pausing.Unlock()
-		s.net.Pause() // returns once each has found its queue empty
-		s.net.Resume()
+		m.pausing.Lock()
+		defer m.pausing.Unlock()
+		m.env.Net.Pause() // returns once each has found its queue empty
+		m.env.Net.Resume()
 		return nil
 	}
 	return fmt.Errorf("the link still delivers what it received %v ago: try again",
@@ -56,14 +57,14 @@ func (s *Stack) workOff() error {
 }
 
 // addFlows adds our connections and connected UDP sockets.
-func (s *Stack) addFlows(to *rdma.Flows) {
-	s.eachFlow(func(f rdma.Flow, _ tcp.EndpointState) { to.Add(f) })
+func (m *Handover) addFlows(to *rdma.Flows) {
+	m.eachFlow(func(f rdma.Flow, _ tcp.EndpointState) { to.Add(f) })
 }
 
 // eachFlow calls do for each of our connections and connected UDP sockets. The state of the latter
 // is of no meaning.
-func (s *Stack) eachFlow(do func(rdma.Flow, tcp.EndpointState)) {
-	for _, ep := range s.net.RegisteredEndpoints() {
+func (m *Handover) eachFlow(do func(rdma.Flow, tcp.EndpointState)) {
+	for _, ep := range m.env.Net.RegisteredEndpoints() {
 		proto, state := udp.ProtocolNumber, tcp.EndpointState(0)
 		if t, ok := ep.(*tcp.Endpoint); ok {
 			if state = tcp.EndpointState(t.State()); state == tcp.StateListen {
@@ -85,12 +86,11 @@ func (s *Stack) eachFlow(do func(rdma.Flow, tcp.EndpointState)) {
 	}
 }
 
-// unconnectedPorts returns the ports of our UDP sockets that are not connected.
-func (s *Stack) unconnectedPorts() (ports []uint16) {
-	for _, so := range s.Sockets() {
-		if so.Network == "udp" && so.Remote.Port() == 0 {
-			ports = append(ports, so.Local.Port())
-		}
+// WorksOff reports whether netstack is waited for to take from its queues what they hold.
+func (m *Handover) WorksOff() bool {
+	free := m.pausing.TryLock()
+	if free {
+		m.pausing.Unlock()
 	}
-	return ports
+	return !free
 }

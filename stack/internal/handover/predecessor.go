@@ -1,4 +1,4 @@
-package stack
+package handover
 
 import (
 	"cmp"
@@ -19,44 +19,31 @@ import (
 
 // Predecessor is a process whose place this one is about to take.
 type Predecessor struct {
-	// PID is its process.
-	PID int
-	// MAC and Addresses are what its stack has.
+	PID       int // of the process
 	MAC       net.HardwareAddr
 	Addresses []netip.Prefix
 
 	backend string // of rdma.BackendKind, which its stack is on
 	host    bool
-	ports   inherited // with host
-	peer    *peer
+	// Ports are the sockets that it had, on the host's own addresses.
+	Ports Inherited
+	peer  *peer
 }
 
-// MeetPredecessor connects to the unix socket on which another process waits in [Stack.HandOver].
-// That goes on as before until [Stack.TakeOver]; give the result to [Open] as Config.Predecessor,
-// or close it.
-func MeetPredecessor(ctx context.Context, path string) (*Predecessor, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unixpacket", path)
-	if err != nil {
-		return nil, fmt.Errorf("meet the process to take over from: %w", err)
-	}
-	return MeetPredecessorOn(ctx, conn)
-}
-
-// MeetPredecessorOn is [MeetPredecessor] over a connection that is there already: one of network
-// unixpacket, or a [MessageConn]. It owns conn.
-func MeetPredecessorOn(ctx context.Context, conn net.Conn) (*Predecessor, error) {
+// Meet talks to the process at the other end of conn, which goes on as before until
+// [Handover.TakeOver]. It owns conn.
+func Meet(ctx context.Context, conn net.Conn) (*Predecessor, error) {
 	p, err := newPeer(conn)
 	if err != nil {
 		return nil, err
 	}
 	defer context.AfterFunc(ctx, func() { p.conn.SetReadDeadline(time.Unix(1, 0)) })()
-	var state handoverState
-	var ports inherited
-	if err = p.send(msgHello, handoverVersion); err == nil {
-		err = p.expectState(&state, &ports) // once its own predecessor has ended
+	var has state
+	var ports Inherited
+	if err = p.send(msgHello, version); err == nil {
+		err = p.expectState(&has, &ports) // once its own predecessor has ended
 	}
-	mac, wrong := net.ParseMAC(state.MAC)
+	mac, wrong := net.ParseMAC(has.MAC)
 	if err = errors.Join(err, ctx.Err()); err == nil {
 		err = wrong
 	}
@@ -65,20 +52,20 @@ func MeetPredecessorOn(ctx context.Context, conn net.Conn) (*Predecessor, error)
 		return nil, errors.Join(fmt.Errorf("meet the process to take over from: %w", err),
 			conn.Close())
 	}
-	return &Predecessor{PID: state.PID, MAC: mac, Addresses: state.Addresses, peer: p,
-		host: state.Host, ports: inherited{fds: ports.fds},
-		backend: cmp.Or(state.Backend, rdma.BackendPacket.String())}, nil
+	return &Predecessor{PID: has.PID, MAC: mac, Addresses: has.Addresses, peer: p,
+		host: has.Host, Ports: Inherited{fds: ports.fds},
+		backend: cmp.Or(has.Backend, rdma.BackendPacket.String())}, nil
 }
 
 // Close leaves the predecessor alone, unless a stack has taken over from it. It may be called
 // again.
 func (p *Predecessor) Close() error {
-	p.ports.close()
+	p.Ports.close()
 	return p.peer.close()
 }
 
 // expectState waits for the state, and takes what comes before it.
-func (p *peer) expectState(state *handoverState, ports *inherited) error {
+func (p *peer) expectState(has *state, ports *Inherited) error {
 	for {
 		m, fds, err := p.receiveWith()
 		if err != nil {
@@ -86,7 +73,7 @@ func (p *peer) expectState(state *handoverState, ports *inherited) error {
 		}
 		if m.kind != msgPorts {
 			closeFDs(fds)
-			return m.decode(msgState, state)
+			return m.decode(msgState, has)
 		}
 		if err := ports.add(m.body, fds); err != nil {
 			return err
@@ -94,21 +81,14 @@ func (p *peer) expectState(state *handoverState, ports *inherited) error {
 	}
 }
 
-// adopt makes cfg that of a stack that takes its predecessor's place.
-func (c *Config) adopt() {
-	if p := c.Predecessor; p != nil {
-		c.NIC.MAC, c.NIC.TakesOver = p.MAC, true
-		c.DuplicateDetection = -1 // somebody has the addresses
-	}
-}
-
-// join has the link take only what is for its own sockets.
-func (s *Stack) join(link *rdma.Endpoint) error {
-	p := s.cfg.Predecessor
+// Join makes the link, which the stack is about to be on, take only what is for its own sockets.
+// device is what it was opened on; nil on packet sockets.
+func (m *Handover) Join(link *rdma.Endpoint, device *dv.Device) error {
+	p := m.predecessor
 	if p == nil {
 		return nil
 	}
-	if p.host != (s.host != nil) {
+	if p.host != (m.stack.Ports() != nil) {
 		return fmt.Errorf("of process %d and this one, one serves on the host's own addresses "+
 			"(Host): give both the same address", p.PID)
 	}
@@ -116,34 +96,26 @@ func (s *Stack) join(link *rdma.Endpoint) error {
 		return fmt.Errorf("process %d serves on %s, and this one would on %s: give both the same "+
 			"Backend, and wait until the device of either is there", p.PID, p.backend, have)
 	}
-	t := &taking{s: s, p: p.peer, in: link.NewInjector(), flows: new(rdma.Flows),
-		device: s.uplink.FirstDevice()}
-	s.taking = t
-	s.other.Store(t.p)
+	t := &taking{m: m, p: p.peer, in: link.NewInjector(), flows: new(rdma.Flows), device: device}
+	m.taking = t
+	m.other.Store(t.p)
 	link.Steer(&rdma.Steering{Share: rdma.ShareWatch})
 	t.p.start(t.frame)
 	return nil
 }
 
-// TakeOver has the stack receive all new clients in place of Config.Predecessor's, which finishes
-// the connections that it has. Listen first. If the predecessor has ended meanwhile there is
-// nothing to take over, and all frames are ours. After an error, for instance as the predecessor
-// refuses and goes on as before, the stack is of no use, and is to be closed. Without a predecessor
-// TakeOver does nothing. Call it once.
-func (s *Stack) TakeOver(ctx context.Context) error {
-	t := s.taking
+// TakeOver is Stack.TakeOver.
+func (m *Handover) TakeOver(ctx context.Context) error {
+	t := m.taking
 	if t == nil {
 		return nil
 	}
-	s.live.RLock()
-	err := s.done()
-	if err == nil {
-		t.begun = true // what ends is ours to end
-	}
-	s.live.RUnlock()
+	leave, err := m.stack.Enter()
 	if err != nil {
 		return err
 	}
+	t.begun = true // what ends is ours to end
+	leave()
 	err = t.take(ctx)
 	_, refused := errors.AsType[refusedError](err)
 	switch {
@@ -152,16 +124,17 @@ func (s *Stack) TakeOver(ctx context.Context) error {
 		return nil
 	case refused || ctx.Err() != nil || errors.Is(err, unix.EADDRINUSE):
 		t.leave()
-		return fmt.Errorf("take over from process %d: %w", s.cfg.Predecessor.PID, err)
+		return fmt.Errorf("take over from process %d: %w", m.predecessor.PID, err)
 	}
-	s.log.Warn("the process to take over from has ended", "interface", s.name, "reason", err)
+	m.env.Log.Warn("the process to take over from has ended", "interface", m.env.Name, "reason",
+		err)
 	t.end()
 	return nil
 }
 
 // taking holds what there is with a predecessor.
 type taking struct {
-	s     *Stack
+	m     *Handover
 	p     *peer
 	in    *rdma.Injector
 	flows *rdma.Flows // the predecessor's
@@ -172,7 +145,7 @@ type taking struct {
 	taken  bool       // guarded by mu, as is what follows: new clients are ours
 	given  [][]byte   // frames that came before
 	device *dv.Device // that was opened last; nil on packet sockets
-	rules  ruleState
+	rules  RuleState
 }
 
 // frame delivers one that the predecessor sends.
@@ -192,11 +165,12 @@ func (t *taking) frame(kind byte, frame []byte) {
 
 // take returns the change, at the end of which new clients are ours.
 func (t *taking) take(ctx context.Context) error {
-	t.s.link.Steer(&rdma.Steering{Share: rdma.ShareWatch, Send: t.held.add, Relay: t.p.relayFrame})
-	if err := t.setRules(rulesAhead); err != nil {
+	t.m.stack.Link().Steer(&rdma.Steering{Share: rdma.ShareWatch, Send: t.held.add,
+		Relay: t.p.relayFrame})
+	if err := t.setRules(RulesAhead); err != nil {
 		return err
 	}
-	if err := t.p.send(msgTake, t.s.unconnectedPorts()); err != nil {
+	if err := t.p.send(msgTake, t.m.stack.UnconnectedPorts()); err != nil {
 		return err
 	}
 	for {
@@ -210,7 +184,7 @@ func (t *taking) take(ctx context.Context) error {
 		if m.kind == msgTaken {
 			break
 		}
-		var some []handoverFlow
+		var some []flow
 		if err := m.decode(msgFlows, &some); err != nil {
 			return err
 		}
@@ -218,20 +192,22 @@ func (t *taking) take(ctx context.Context) error {
 			t.flows.Add(f.link())
 		}
 	}
-	t.s.link.Steer(&rdma.Steering{Share: rdma.ShareTake, Flows: t.flows, Relay: t.p.relayFrame})
+	t.m.stack.Link().Steer(&rdma.Steering{Share: rdma.ShareTake, Flows: t.flows,
+		Relay: t.p.relayFrame})
 	t.release()
 	return t.p.send(msgMine, nil)
 }
 
 // release delivers what was held back as far as it is ours, and what we were given meanwhile.
 func (t *taking) release() {
-	if h := t.s.host; h != nil {
-		if err := h.serveInherited(); err != nil {
-			t.s.log.Warn("the kernel does not serve at ports of ours", "interface", t.s.name,
+	if h := t.m.stack.Ports(); h != nil {
+		if err := h.ServeInherited(); err != nil {
+			t.m.env.Log.Warn("the kernel does not serve at ports of ours", "interface",
+				t.m.env.Name,
 				"error", err)
 		}
 	}
-	t.s.await(t.s.link.Between()) // nothing is held back any more
+	t.m.await(t.m.stack.Link().Between()) // nothing is held back any more
 	t.in.Deliver(t.held.all())
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -246,8 +222,8 @@ func (t *taking) release() {
 func (t *taking) serve() {
 	for range t.p.messages {
 	}
-	if !t.s.closed.Load() {
-		t.s.log.Info("the process taken over from has ended", "interface", t.s.name)
+	if !t.m.stack.Closed() {
+		t.m.env.Log.Info("the process taken over from has ended", "interface", t.m.env.Name)
 	}
 	t.end()
 }
@@ -255,11 +231,11 @@ func (t *taking) serve() {
 // end has all frames be ours, among them those that are held back.
 func (t *taking) end() {
 	t.p.stop()
-	if !t.s.closed.Load() {
-		if err := t.setRules(rulesAhead); err != nil {
-			t.s.log.Warn("frames do not come here", "interface", t.s.name, "error", err)
+	if !t.m.stack.Closed() {
+		if err := t.setRules(RulesAhead); err != nil {
+			t.m.env.Log.Warn("frames do not come here", "interface", t.m.env.Name, "error", err)
 		}
-		t.s.link.Steer(nil)
+		t.m.stack.Link().Steer(nil)
 		t.release()
 	}
 	go func() {
@@ -272,8 +248,8 @@ func (t *taking) end() {
 func (t *taking) leave() {
 	t.p.stop()
 	t.in.Close()
-	t.s.cfg.Predecessor.ports.close()
-	t.s.other.Store(nil)
+	t.m.predecessor.Ports.close()
+	t.m.other.Store(nil)
 	close(t.p.ended)
 }
 
@@ -306,11 +282,11 @@ func (h *heldFrames) all() []byte {
 	return frames
 }
 
-// partPredecessor ends what there is with a predecessor, before the link goes.
-func (s *Stack) partPredecessor() {
-	t := s.taking
+// PartPredecessor ends what there is with a predecessor, before the link goes.
+func (m *Handover) PartPredecessor() {
+	t := m.taking
 	if t == nil {
-		if p := s.cfg.Predecessor; p != nil {
+		if p := m.predecessor; p != nil {
 			p.Close()
 		}
 		return
@@ -320,4 +296,81 @@ func (s *Stack) partPredecessor() {
 		t.leave()
 	}
 	<-t.p.ended
+}
+
+// RuleState is where the rules of a newcomer's device are, which another device has from it once
+// the first is lost.
+type RuleState uint8
+
+const (
+	RulesAway    RuleState = iota // there are none
+	RulesAhead                    // of the predecessor's
+	RulesSettled                  // in their places
+)
+
+// setRules moves the rules on. A device that has failed needs none: its successor gets them.
+func (t *taking) setRules(to RuleState) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.rules >= to {
+		return nil
+	}
+	if err := to.apply(t.device); err != nil {
+		return err
+	}
+	if h := t.m.stack.Ports(); h != nil {
+		if err := h.MoveRules(to); err != nil {
+			return err
+		}
+	}
+	t.rules = to
+	return nil
+}
+
+func (r RuleState) apply(dev *dv.Device) error {
+	if dev == nil || r == RulesAway {
+		return nil
+	}
+	err := dev.TakeOver()
+	if err == nil && r == RulesSettled {
+		err = dev.Settle()
+	}
+	if dev.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// UseDevice gives a device that was opened the rules of the one before.
+func (m *Handover) UseDevice(dev *dv.Device) error {
+	t := m.taking
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.device = dev
+	return t.rules.apply(dev)
+}
+
+// settlePause says how often it is tried to take the places of the predecessor's rules: the kernel
+// may still be at work on its end.
+const settlePause = 20 * time.Millisecond
+
+// settle puts the rules where the predecessor's were, once these are gone, or until the stack ends.
+func (t *taking) settle() {
+	for !t.m.stack.Closed() {
+		err := t.setRules(RulesSettled)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			t.m.env.Log.Warn("rules stay ahead of their places", "interface", t.m.env.Name,
+				"error", err)
+			return
+		}
+		if t.m.env.Clock.Sleep(t.m.env.Ctx, settlePause) != nil {
+			return
+		}
+	}
 }
