@@ -89,7 +89,7 @@ func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	if err := errors.Join(errs...); err != nil || linkLocal == nil {
 		return err
 	}
-	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.DHCPv6 || s.closed.Load() {
+	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.DHCPv6 || s.life.closed.Load() {
 		return linkLocal
 	}
 	s.log.Warn("there is no link-local address, and no IPv6 but for the addresses given",
@@ -444,7 +444,7 @@ func (s *Stack) announceTwice() {
 // done at start and when the device's link has come up again; call it when an address has moved
 // here from another host.
 func (s *Stack) Announce() {
-	if s.closed.Load() {
+	if s.life.closed.Load() {
 		return
 	}
 	for _, p := range s.Addrs() {

@@ -110,7 +110,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	if address == "" {
 		return fail(errMissingAddress)
 	}
-	list, err := d.stack.resolveList(ctx, network, address)
+	list, err := d.stack.names.resolveList(ctx, network, address)
 	if err == nil {
 		list, err = d.dialable(network, list)
 	}
@@ -136,7 +136,7 @@ func (d *Dialer) bound(ctx context.Context) (context.Context, context.CancelFunc
 
 // orClosed is net.ErrClosed if the stack has ended, else err.
 func (s *Stack) orClosed(err error) error {
-	if ended := s.done(); ended != nil {
+	if ended := s.life.done(); ended != nil {
 		return ended
 	}
 	return err
@@ -255,14 +255,14 @@ type attempt struct {
 
 func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	if laddr != nil {
-		at, err := a.stack.bindAddress(a.family, laddr.IP, laddr.Port, laddr.Zone)
+		at, err := a.stack.zones.bindAddress(a.family, laddr.IP, laddr.Port, laddr.Zone)
 		if err != nil {
 			return err
 		}
 		if terr := a.ep.Bind(at); terr != nil {
 			return syscallError("bind", terr)
 		}
-		if a.from, err = a.stack.dialFromHost(laddr); err != nil {
+		if a.from, err = a.stack.host.holdFor(laddr); err != nil {
 			return err
 		}
 	}
@@ -273,10 +273,10 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	if a.family == inet6 && ip.Len() == net.IPv4len || a.stack.isGroup(ip) {
 		return os.NewSyscallError("connect", syscall.ENETUNREACH)
 	}
-	if err := a.stack.refuseKernel(raddr.IP); err != nil {
+	if err := a.stack.host.refuseKernel(raddr.IP); err != nil {
 		return err
 	}
-	to, err := a.stack.full(ip, raddr.Port, raddr.Zone)
+	to, err := a.stack.zones.full(ip, raddr.Port, raddr.Zone)
 	if err != nil {
 		return err
 	}
@@ -331,8 +331,8 @@ func (a *attempt) conn(network string, keepAlive net.KeepAliveConfig) (*TCPConn,
 		if rerr == nil {
 			a.q.EventUnregister(&a.events)
 			s := a.stack
-			return newTCPConn(s, a.ep, a.q, network, s.tcpAddr(a.family, local),
-				s.tcpAddr(a.family, remote), keepAlive), nil
+			return newTCPConn(s, a.ep, a.q, network, s.zones.tcpAddr(a.family, local),
+				s.zones.tcpAddr(a.family, remote), keepAlive), nil
 		}
 		terr = rerr
 	}

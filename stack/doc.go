@@ -65,8 +65,8 @@
 // locks, unless the line says what. TestLockOrder in folder tests compares the code with this list.
 //
 //	ioSide.mu                     one operation at a time of a conn's side
-//	Stack.mu                      the listeners of a port
-//	Stack.live                    endpoints come into being, or the stack ends
+//	listenerTable.mu              two listeners of a port
+//	lifetime.live                 endpoints come into being, or the stack ends
 //	handover.Handover.pausing     netstack is paused
 //	UDPConn.groups                memberships of one socket
 //	handover.taking.mu            a hand-over from a predecessor

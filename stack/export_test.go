@@ -43,7 +43,7 @@ func Rounds(n int) int {
 }
 
 // Servers are the resolvers in use.
-func (s *Stack) Servers() []netip.Addr { return s.dns.Servers() }
+func (s *Stack) Servers() []netip.Addr { return s.names.dns.Servers() }
 
 // LinkIsUp is what a stack does when its link is there again.
 func (s *Stack) LinkIsUp() { s.linkIsUp() }

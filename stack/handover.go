@@ -148,17 +148,10 @@ func kernelSocketOf(p handover.Port, fd int) KernelSocket {
 type handoverLocal struct{ *Stack }
 
 // Enter implements handover.Local.
-func (s handoverLocal) Enter() (leave func(), err error) {
-	s.live.RLock()
-	if err := s.done(); err != nil {
-		s.live.RUnlock()
-		return nil, err
-	}
-	return s.live.RUnlock, nil
-}
+func (s handoverLocal) Enter() (leave func(), err error) { return s.life.enter() }
 
 // Closed implements handover.Local.
-func (s handoverLocal) Closed() bool { return s.closed.Load() }
+func (s handoverLocal) Closed() bool { return s.life.closed.Load() }
 
 // Link implements handover.Local.
 func (s handoverLocal) Link() *rdma.Endpoint { return s.link }

@@ -186,7 +186,7 @@ func (h *health) sampleOne(d *dv.Device) {
 // Health returns what the reporters say: tx, rx, link, device, stack and memory, in this order.
 func (s *Stack) Health() []Health {
 	s.health.sample(s.Devices())
-	ended, held := s.done() != nil, s.LinkStatus().Held
+	ended, held := s.life.done() != nil, s.LinkStatus().Held
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	all := s.health.all
@@ -206,7 +206,7 @@ func (s *Stack) Health() []Health {
 // longer than Config.MaxOutage, or its device is not recovered any more (Config.GracePeriod). Nil:
 // it can serve.
 func (s *Stack) Unhealthy() error {
-	if err := s.done(); err != nil {
+	if err := s.life.done(); err != nil {
 		return err
 	}
 	if s.outage.now.Load() {
@@ -230,7 +230,7 @@ func (s *Stack) RecoverReporter(reporter string) error {
 	state, away := s.health.all[i].State, s.health.all[reportDevice].State == InError
 	s.health.mu.Unlock()
 	switch {
-	case s.done() != nil:
+	case s.life.done() != nil:
 		return fmt.Errorf("the stack has ended: %w; start the server again", ErrNoRecovery)
 	case i == reportTx || i == reportRx:
 		return fmt.Errorf("queues recover by themselves, at once: %w", ErrNoRecovery)

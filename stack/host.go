@@ -146,7 +146,7 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, errors.Join(err, h.close())
 	}
 	s.host, h.stack, h.mac.s = h, s, s
-	if err := s.openOnHost(ctx, found); err != nil {
+	if err := h.open(ctx, found); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -182,9 +182,9 @@ func (h *host) findNetdev(cfg Config) (found hostnet.Network, err error) {
 	return found, err
 }
 
-// openOnHost gives s its link and the host's configuration.
-func (s *Stack) openOnHost(ctx context.Context, found hostnet.Network) error {
-	h := s.host
+// open gives the stack its link and the configuration of the host.
+func (h *host) open(ctx context.Context, found hostnet.Network) error {
+	s := h.stack
 	s.sources.kernel = h.source
 	link, err := h.openLink(ctx)
 	if err != nil {

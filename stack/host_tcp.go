@@ -154,26 +154,26 @@ func (e errByKernel) Error() string {
 		"connection is a *net.TCPConn: use DialContext", e.to)
 }
 
-// refuseKernel refuses what only the kernel reaches.
-func (s *Stack) refuseKernel(ip net.IP) error {
+// refuseKernel refuses what only the kernel reaches. A nil host refuses nothing.
+func (h *host) refuseKernel(ip net.IP) error {
 	to, _ := netip.AddrFromSlice(ip)
-	if to = to.Unmap(); s.host != nil && s.host.byKernel(to) {
+	if to = to.Unmap(); h != nil && h.byKernel(to) {
 		return errByKernel{to}
 	}
 	return nil
 }
 
-// dialFromHost takes the port that a connection is to be made from, if it is a given one. The
+// holdFor takes the port that a connection is to be made from, if it is a given one. The
 // caller gives them to host.dialEnds once there is a connection, or none.
-func (s *Stack) dialFromHost(laddr *net.TCPAddr) ([]*hostPort, error) {
-	if s.host == nil || laddr == nil || laddr.Port == 0 {
+func (h *host) holdFor(laddr *net.TCPAddr) ([]*hostPort, error) {
+	if h == nil || laddr == nil || laddr.Port == 0 {
 		return nil, nil
 	}
 	a, _ := netip.AddrFromSlice(laddr.IP)
 	if a = a.Unmap(); a.IsUnspecified() {
 		a = netip.Addr{}
 	}
-	return s.host.hold(a, uint16(laddr.Port))
+	return h.hold(a, uint16(laddr.Port))
 }
 
 // dialKernel connects by the kernel to what it reaches otherwise than by our netdev.

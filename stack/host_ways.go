@@ -59,7 +59,7 @@ func (h *host) way(a netip.Addr) way {
 	case a.Is6() && (a.IsLinkLocalMulticast() || a.IsInterfaceLocalMulticast()):
 		return way{}
 	case a.Is6() && a.IsLinkLocalUnicast():
-		other := a.Zone() != "" && !h.stack.hasZone(a.Zone()) // another netdev's
+		other := a.Zone() != "" && !h.stack.zones.has(a.Zone()) // another netdev's
 		return way{kernel: other || h.has(a)}
 	}
 	if w, ok := h.ways.get(a); ok {

@@ -113,7 +113,7 @@ func (s *Stack) linkChanged(up bool) {
 // repeated.
 func (s *Stack) linkIsUp() {
 	s.health.report(reportLink, nil)
-	s.restartSlowStart()
+	s.conns.restartSlowStart()
 	s.neighbours.askAgain()
 	if s.link != nil {
 		s.link.Repeat()
@@ -184,31 +184,27 @@ func (o *outage) since(n uint64) error {
 	return nil
 }
 
-// abortConnections ends all TCP connections, but for listeners. Their resets are lost.
-func (s *Stack) abortConnections() {
-	for _, ep := range s.net.RegisteredEndpoints() {
-		if c, ok := ep.(*tcp.Endpoint); ok && tcp.EndpointState(c.State()) != tcp.StateListen {
-			c.Abort()
+// abortAll ends all TCP connections, listeners stay. Their resets are lost.
+func (o *openConns) abortAll() {
+	for ep, state := range o.endpoints() {
+		if state != tcp.StateListen {
+			ep.Abort()
 		}
 	}
 }
 
-// restartSlowStart has connections whose retransmission timer has expired begin as on a new path:
+// restartSlowStart makes connections whose retransmission timer has expired begin as on a new path:
 // with the initial window and threshold, which is what netstack does when the congestion control of
 // a connection is set. Else it would keep the threshold of two segments that it has after two
 // timeouts of one segment (RFC 5681 section 3.1 has it hold the first), and take a round trip for
 // each further segment.
-func (s *Stack) restartSlowStart() {
-	for _, ep := range s.net.RegisteredEndpoints() {
-		c, ok := ep.(*tcp.Endpoint)
-		if !ok || tcp.EndpointState(c.State()) != tcp.StateEstablished {
-			continue
-		}
+func (o *openConns) restartSlowStart() {
+	for ep, state := range o.endpoints() {
 		var info tcpip.TCPInfoOption
 		var control tcpip.CongestionControlOption
-		if c.GetSockOpt(&info) == nil && info.CcState == tcpip.RTORecovery &&
-			c.GetSockOpt(&control) == nil {
-			_ = c.SetSockOpt(&control) // one that it has cannot be unknown
+		if state == tcp.StateEstablished && ep.GetSockOpt(&info) == nil &&
+			info.CcState == tcpip.RTORecovery && ep.GetSockOpt(&control) == nil {
+			_ = ep.SetSockOpt(&control) // one that it has cannot be unknown
 		}
 	}
 }

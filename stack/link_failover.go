@@ -35,7 +35,7 @@ func (s *Stack) backendChanged(c failover.Change) {
 	case c.Expired:
 		s.outage.begin()
 		s.health.report(reportStack, syscall.ENETDOWN)
-		s.abortConnections()
+		s.conns.abortAll()
 	case c.Backend != rdma.BackendNone:
 		s.outage.end()
 		s.health.report(reportStack, nil)

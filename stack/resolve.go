@@ -39,6 +39,12 @@ func (t target) udp() *net.UDPAddr {
 	return &net.UDPAddr{IP: t.slice(), Port: t.port, Zone: t.ip.Zone()}
 }
 
+// names turns names into addresses.
+type names struct {
+	dns  *resolver.Resolver
+	rank func(netip.Addr) int // of destinations: the lowest are tried first
+}
+
 // checkNetwork refuses a network that is not protocol ("tcp" or "udp") with an optional 4 or 6.
 func checkNetwork(protocol, network string) error {
 	switch network {
@@ -49,14 +55,14 @@ func checkNetwork(protocol, network string) error {
 }
 
 // resolveListen is resolveList for a listener of protocol; the error is complete.
-func (s *Stack) resolveListen(ctx context.Context,
+func (n *names) resolveListen(ctx context.Context,
 	protocol, network, address string) (targets, error) {
 	unknown := checkNetwork(protocol, network)
 	if unknown != nil && checkNetwork("tcp", network) != nil &&
 		checkNetwork("udp", network) != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Err: unknown}
 	}
-	list, err := s.resolveList(ctx, network, address)
+	list, err := n.resolveList(ctx, network, address)
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
 	}
@@ -70,7 +76,7 @@ func (s *Stack) resolveListen(ctx context.Context,
 
 // resolveList turns "host:port" into addresses of the network's family, most promising first.
 // The list is not empty when err is nil.
-func (s *Stack) resolveList(ctx context.Context, network, address string) (targets, error) {
+func (n *names) resolveList(ctx context.Context, network, address string) (targets, error) {
 	host, service, err := net.SplitHostPort(address)
 	if address == "" {
 		err = nil
@@ -88,7 +94,7 @@ func (s *Stack) resolveList(ctx context.Context, network, address string) (targe
 	if host == "" {
 		return targets{{port: port}}, nil
 	}
-	ips, err := s.lookup(ctx, network, host)
+	ips, err := n.lookup(ctx, network, host)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +122,7 @@ func inFamily(network string, ip netip.Addr) bool {
 }
 
 // lookup resolves a literal or a name. It asks for addresses of the network's families only.
-func (s *Stack) lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
+func (n *names) lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		// a dual-stack listener prints so: it has the other family's wildcard, too
 		if ip == netip.IPv6Unspecified() {
@@ -124,14 +130,14 @@ func (s *Stack) lookup(ctx context.Context, network, host string) ([]netip.Addr,
 		}
 		return []netip.Addr{ip.Unmap()}, nil
 	}
-	ips, err := s.dns.LookupNetIP(ctx, "ip"+network[3:], host)
+	ips, err := n.dns.LookupNetIP(ctx, "ip"+network[3:], host)
 	if err != nil {
 		return nil, err
 	}
 	for i := range ips {
 		ips[i] = ips[i].Unmap()
 	}
-	s.order(ips)
+	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return n.rank(a) - n.rank(b) })
 	return ips, nil
 }
 
@@ -142,36 +148,30 @@ func (s *Stack) resolverConfig() resolver.Config {
 	if s.netdev != nil {
 		files.Machine = hostResolvConf
 	}
+	dial := func(ctx context.Context, network, server string) (net.Conn, error) {
+		to, err := netip.ParseAddrPort(server)
+		if err != nil {
+			return nil, err
+		}
+		return s.Dialer().dialOne(ctx, network, target{to.Addr().Unmap(), int(to.Port())})
+	}
 	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.autoconf.servers,
-		Dial: s.dialResolver, Files: files}
+		Dial: dial, Files: files}
 }
 
 // hostResolvConf are the machine's files. The second is written by systemd-resolved if the first
 // names its own server, on a loopback which is not ours.
 var hostResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
 
-// dialResolver connects to a DNS server.
-func (s *Stack) dialResolver(ctx context.Context, network, server string) (net.Conn, error) {
-	to, err := netip.ParseAddrPort(server)
-	if err != nil {
-		return nil, err
-	}
-	return s.Dialer().dialOne(ctx, network, target{to.Addr().Unmap(), int(to.Port())})
-}
-
 // Resolver looks names up with the servers and the resolv.conf options of [Config] over this stack.
 // It is package net's own resolver with our transport, for all types of records. It takes
 // /etc/hosts, nsswitch.conf and search domains from the machine; dials of this package use the
 // search domains of Config.ResolvConf instead.
-func (s *Stack) Resolver() *net.Resolver { return s.dns.Net() }
+func (s *Stack) Resolver() *net.Resolver { return s.names.dns.Net() }
 
-// order sorts destinations by what we can do with them (after RFC 6724 section 6, rules 1, 2 and
-// 6): first those with a route and a source address of the same scope, IPv6 before IPv4.
-func (s *Stack) order(ips []netip.Addr) {
-	slices.SortStableFunc(ips, func(a, b netip.Addr) int { return s.rank(a) - s.rank(b) })
-}
-
-func (s *Stack) rank(ip netip.Addr) int {
+// rankDestination says what we can do with a destination (after RFC 6724 section 6, rules 1, 2 and
+// 6): lowest are those with a route and a source address of the same scope, IPv6 before IPv4.
+func (s *Stack) rankDestination(ip netip.Addr) int {
 	r, err := s.findRoute(routeKey{remote: toAddress(ip.WithZone(""))})
 	if err != nil {
 		return 3

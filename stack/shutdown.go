@@ -4,13 +4,67 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
+
+// lifetime says how far a stack has come.
+type lifetime struct {
+	// live is held for reading while an endpoint comes into being and for writing by Close, so
+	// that Close sees every endpoint.
+	live   sync.RWMutex
+	closed atomic.Bool
+	ctx    context.Context // cancelled by Close
+	cancel context.CancelFunc
+	cause  error         // why the stack ended by itself; written before closed is set
+	ended  chan struct{} // closed when nothing of the stack is left
+	err    error         // of the device's Close; written before ended is closed
+}
+
+func (l *lifetime) begin() {
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.ended = make(chan struct{})
+}
+
+// enter keeps the stack from ending until leave is called; an error says that it has ended.
+func (l *lifetime) enter() (leave func(), err error) {
+	l.live.RLock()
+	if err := l.done(); err != nil {
+		l.live.RUnlock()
+		return nil, err
+	}
+	return l.live.RUnlock, nil
+}
+
+// end notes the end and its cause, and reports whether it is the first.
+func (l *lifetime) end(cause error) (first bool) {
+	l.live.Lock()
+	defer l.live.Unlock()
+	if l.closed.Load() {
+		return false
+	}
+	l.cause = cause
+	l.closed.Store(true)
+	return true
+}
+
+// done is net.ErrClosed once the stack has ended, and has the cause in it if it ended by itself.
+func (l *lifetime) done() error {
+	switch {
+	case !l.closed.Load():
+		return nil
+	case l.cause != nil:
+		return endedError{l.cause}
+	}
+	return net.ErrClosed
+}
 
 // flushPoll says how often Shutdown looks whether closing connections have delivered their data.
 const flushPoll = 2 * time.Millisecond
@@ -40,11 +94,11 @@ func (s *Stack) Shutdown(ctx context.Context) error {
 func (s *Stack) awaitNone(ctx context.Context, matches func(tcpip.Endpoint) bool) error {
 	tick := s.clock.NewTimer(flushPoll)
 	defer tick.Stop()
-	for s.anyIn(matches) {
+	for s.conns.anyIn(matches) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.ended:
+		case <-s.life.ended:
 			return nil
 		case <-tick.C:
 			tick.Reset(flushPoll)
@@ -54,9 +108,9 @@ func (s *Stack) awaitNone(ctx context.Context, matches func(tcpip.Endpoint) bool
 }
 
 // anyIn says whether a connection is in a state that matches.
-func (s *Stack) anyIn(matches func(tcpip.Endpoint) bool) bool {
-	for _, ep := range s.net.RegisteredEndpoints() {
-		if ep, ok := ep.(*tcp.Endpoint); ok && matches(ep) {
+func (o *openConns) anyIn(matches func(tcpip.Endpoint) bool) bool {
+	for ep := range o.endpoints() {
+		if matches(ep) {
 			return true
 		}
 	}
@@ -138,13 +192,13 @@ func (s *Stack) Drain(ctx context.Context) error {
 // awaitAccepted returns when nothing is left, or when drainTime has passed since something came of
 // it.
 func (s *Stack) awaitAccepted(ctx context.Context) error {
-	before, limit := s.progress(new(DrainError)), s.clock.Now().Add(drainTime)
+	before, limit := drainProgress(s.net, new(DrainError)), s.clock.Now().Add(drainTime)
 	for looks := 0; looks < drainLooks; looks++ {
 		left, more := s.left()
 		if more {
 			looks = -1
 		}
-		if now := s.progress(left); now != before {
+		if now := drainProgress(s.net, left); now != before {
 			before, limit = now, s.clock.Now().Add(drainTime)
 		}
 		if err := s.clock.Sleep(ctx, drainPoll); err != nil {
@@ -152,7 +206,7 @@ func (s *Stack) awaitAccepted(ctx context.Context) error {
 			return left
 		}
 		switch {
-		case s.closed.Load():
+		case s.life.closed.Load():
 			return nil
 		case more && s.clock.Now().After(limit):
 			left.err = os.ErrDeadlineExceeded
@@ -168,8 +222,8 @@ type progress struct {
 	unaccepted  int
 }
 
-func (s *Stack) progress(left *DrainError) progress {
-	return progress{s.net.Stats().TCP.PassiveConnectionOpenings.Value(), left.Unaccepted}
+func drainProgress(g *gstack.Stack, left *DrainError) progress {
+	return progress{g.Stats().TCP.PassiveConnectionOpenings.Value(), left.Unaccepted}
 }
 
 // Draining says whether Drain was called: the stack should get no new clients.
@@ -179,14 +233,10 @@ func (s *Stack) Draining() bool { return s.draining.Load() }
 // or the kernel gets new clients, a datagram.
 func (s *Stack) left() (left *DrainError, more bool) {
 	left = new(DrainError)
-	eps := s.net.RegisteredEndpoints()
+	eps := s.conns.endpoints()
 	held := s.conns.streams()
-	for _, ep := range eps {
-		ep, ok := ep.(*tcp.Endpoint)
-		if !ok {
-			continue
-		}
-		switch tcp.EndpointState(ep.State()) {
+	for ep, state := range eps {
+		switch state {
 		case tcp.StateSynRecv:
 			left.Handshakes++
 		case tcp.StateEstablished, tcp.StateCloseWait:
@@ -195,14 +245,13 @@ func (s *Stack) left() (left *DrainError, more bool) {
 			}
 		}
 	}
-	given := s.handover.HasGiven()
-	return left, left.Handshakes+left.Unaccepted > 0 || given && s.unread() ||
-		s.host != nil && s.host.unaccepted()
+	return left, left.Handshakes+left.Unaccepted > 0 ||
+		s.handover.HasGiven() && hasUnread(s.Sockets()) || s.host != nil && s.host.unaccepted()
 }
 
-// unread says whether a UDP socket has datagrams that wait.
-func (s *Stack) unread() bool {
-	for _, so := range s.Sockets() {
+// hasUnread reports whether a UDP socket has datagrams that wait.
+func hasUnread(all []Socket) bool {
+	for _, so := range all {
 		if so.Network == "udp" && so.RecvQ > 0 {
 			return true
 		}
@@ -213,16 +262,17 @@ func (s *Stack) unread() bool {
 // Conns returns the number of TCP connections that are not over for the program, which has not
 // closed them, or for the peer, who has not got all.
 func (s *Stack) Conns() int {
-	eps := s.net.RegisteredEndpoints()
+	eps := s.conns.endpoints()
 	held := s.conns.streams()
 	n := len(held)
-	for _, ep := range eps {
-		if ep, ok := ep.(*tcp.Endpoint); ok && held[ep] == nil {
-			switch tcp.EndpointState(ep.State()) {
-			case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateSynRecv, tcp.StateFinWait1,
-				tcp.StateClosing, tcp.StateLastAck:
-				n++
-			}
+	for ep, state := range eps {
+		if held[ep] != nil {
+			continue
+		}
+		switch state {
+		case tcp.StateEstablished, tcp.StateCloseWait, tcp.StateSynRecv, tcp.StateFinWait1,
+			tcp.StateClosing, tcp.StateLastAck:
+			n++
 		}
 	}
 	return n
@@ -253,9 +303,9 @@ func (s *Stack) Cut() Cut {
 
 // abortOpen resets the connections that are not over. Of others the peer has got all and
 // acknowledged our FIN: a reset could only cost it what it has not read yet.
-func (s *Stack) abortOpen() {
-	eps := s.net.RegisteredEndpoints()
-	held := s.conns.streams()
+func (o *openConns) abortOpen() {
+	eps := o.net.RegisteredEndpoints()
+	held := o.streams()
 	for _, ep := range eps {
 		if !delivered(ep, held) {
 			ep.Abort()

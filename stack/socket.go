@@ -124,14 +124,21 @@ func (f family) fromNetip(a netip.Addr) (tcpip.Address, error) {
 	return toAddress(a), nil
 }
 
+// zones knows the names that the stack's link has in zones of addresses.
+type zones struct {
+	name   string     // ours
+	netdev string     // of the port's netdev, when the stack was opened
+	index  func() int // of that netdev; 0: there is none
+}
+
 // full completes an address with what netstack needs to know of the link: link-local addresses
 // are on our NIC.
-func (s *Stack) full(a tcpip.Address, port int, zone string) (tcpip.FullAddress, error) {
+func (z *zones) full(a tcpip.Address, port int, zone string) (tcpip.FullAddress, error) {
 	full := tcpip.FullAddress{Addr: a, Port: uint16(port)}
 	if port < 0 || port > 0xffff {
 		return full, &net.AddrError{Err: "invalid port", Addr: strconv.Itoa(port)}
 	}
-	if zone != "" && !s.hasZone(zone) {
+	if zone != "" && !z.has(zone) {
 		return full, &net.AddrError{Err: "no such zone", Addr: zone}
 	}
 	if onLink(a) {
@@ -140,18 +147,15 @@ func (s *Stack) full(a tcpip.Address, port int, zone string) (tcpip.FullAddress,
 	return full, nil
 }
 
-// hasZone reports whether a zone of an address is the stack's link: by our name or number, or, as
+// has reports whether a zone of an address is the stack's link: by our name or number, or, as
 // in package net, by the name or the index of the port's netdev. The latter is found by its index,
 // for it may have been renamed.
-func (s *Stack) hasZone(zone string) bool {
-	if zone == s.name || zone == strconv.Itoa(nicID) || zone == s.cfg.netdevName ||
-		zone == defaultName && s.name == s.cfg.netdevName {
+func (z *zones) has(zone string) bool {
+	if zone == z.name || zone == strconv.Itoa(nicID) || zone == z.netdev ||
+		zone == defaultName && z.name == z.netdev {
 		return true
 	}
-	index := s.netdevIndex
-	if s.host != nil {
-		index = s.host.device.Load().Index
-	}
+	index := z.index()
 	if index == 0 {
 		return false
 	}
@@ -167,29 +171,29 @@ func onLink(a tcpip.Address) bool {
 	return header.IsV6LinkLocalUnicastAddress(a) || header.IsV6LinkLocalMulticastAddress(a)
 }
 
-// zone returns what is printed after the % of a.
-func (s *Stack) zone(a tcpip.Address) string {
+// of returns what is printed after the % of a.
+func (z *zones) of(a tcpip.Address) string {
 	if onLink(a) {
-		return s.name
+		return z.name
 	}
 	return ""
 }
 
-func (s *Stack) tcpAddr(f family, a tcpip.FullAddress) *net.TCPAddr {
+func (z *zones) tcpAddr(f family, a tcpip.FullAddress) *net.TCPAddr {
 	both := new(struct {
 		addr net.TCPAddr
 		ip   [16]byte
 	}) // one allocation
-	both.addr = net.TCPAddr{IP: f.ip(a.Addr, &both.ip), Port: int(a.Port), Zone: s.zone(a.Addr)}
+	both.addr = net.TCPAddr{IP: f.ip(a.Addr, &both.ip), Port: int(a.Port), Zone: z.of(a.Addr)}
 	return &both.addr
 }
 
-func (s *Stack) udpAddr(f family, a tcpip.FullAddress) *net.UDPAddr {
+func (z *zones) udpAddr(f family, a tcpip.FullAddress) *net.UDPAddr {
 	both := new(struct {
 		addr net.UDPAddr
 		ip   [16]byte
 	})
-	both.addr = net.UDPAddr{IP: f.ip(a.Addr, &both.ip), Port: int(a.Port), Zone: s.zone(a.Addr)}
+	both.addr = net.UDPAddr{IP: f.ip(a.Addr, &both.ip), Port: int(a.Port), Zone: z.of(a.Addr)}
 	return &both.addr
 }
 
@@ -204,18 +208,7 @@ func (g *connState) done() error {
 	if g.closed.Load() {
 		return net.ErrClosed
 	}
-	return g.stack.done()
-}
-
-// done is net.ErrClosed once the stack has ended, and has the cause in it if it ended by itself.
-func (s *Stack) done() error {
-	switch {
-	case !s.closed.Load():
-		return nil
-	case s.cause != nil:
-		return endedError{s.cause}
-	}
-	return net.ErrClosed
+	return g.stack.life.done()
 }
 
 // check says whether an operation of side d may go on, in the order package net asks.

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"cmp"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"reflect"
@@ -67,10 +68,23 @@ type TCPInfo struct {
 // entry or a lookup, and for a copy of all connections, which are in a list: a table would take
 // three times the memory.
 type openConns struct {
+	net   *gstack.Stack
 	mu    sync.Mutex // guards all, and the places of the connections in the list
 	first *TCPConn
 	count int
 	udp   map[tcpip.Endpoint]*UDPConn
+}
+
+// endpoints yields the TCP endpoints that netstack has at the time of the call, and their states.
+func (o *openConns) endpoints() iter.Seq2[*tcp.Endpoint, tcp.EndpointState] {
+	all := o.net.RegisteredEndpoints()
+	return func(yield func(*tcp.Endpoint, tcp.EndpointState) bool) {
+		for _, ep := range all {
+			if t, ok := ep.(*tcp.Endpoint); ok && !yield(t, tcp.EndpointState(t.State())) {
+				return
+			}
+		}
+	}
 }
 
 func (o *openConns) add(c *TCPConn) {
@@ -189,7 +203,7 @@ func (r *socketReader) read() []Socket {
 		case *tcp.Endpoint:
 			all = append(all, r.tcpSocket(ep, &infos[i]))
 		case tcpip.Endpoint:
-			if so, ok := s.udpSocket(ep); ok {
+			if so, ok := s.conns.udpSocket(ep); ok {
 				all = append(all, so)
 			}
 		}
@@ -265,8 +279,8 @@ func countWaiting(all []Socket) {
 }
 
 // udpSocket describes a UDP endpoint; ok is false of endpoints of other kinds.
-func (s *Stack) udpSocket(ep tcpip.Endpoint) (so Socket, ok bool) {
-	conn := s.conns.socket(ep)
+func (o *openConns) udpSocket(ep tcpip.Endpoint) (so Socket, ok bool) {
+	conn := o.socket(ep)
 	if conn == nil {
 		return so, false
 	}
@@ -301,14 +315,14 @@ var stateWords = map[tcp.EndpointState]string{
 
 // tcpSocket describes a TCP endpoint. info is where its Socket.TCP is put.
 func (r *socketReader) tcpSocket(ep *tcp.Endpoint, info *TCPInfo) Socket {
-	s, state := r.stack, tcp.EndpointState(ep.State())
+	state := tcp.EndpointState(ep.State())
 	so := Socket{Network: "tcp", State: stateWords[state]}
 	if so.State == "" {
 		so.State = state.String()
 	}
 	so.SendQ = r.fields.read(ep, &so, info)
 	if state == tcp.StateListen {
-		so.SendQ = s.backlogOf(ep)
+		so.SendQ = r.stack.listeners.backlogOf(ep)
 		return so
 	}
 	so.RecvQ, _ = ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
@@ -334,16 +348,6 @@ func endOf(info *gstack.TransportEndpointInfo, a tcpip.Address, port uint16) net
 		return netip.AddrPortFrom(netip.IPv6Unspecified(), port)
 	}
 	return netip.AddrPortFrom(netip.IPv4Unspecified(), port)
-}
-
-// backlogOf returns the most connections that wait for Accept.
-func (s *Stack) backlogOf(ep *tcp.Endpoint) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.listeners.byEndpoint[ep]; l != nil {
-		return l.backlog
-	}
-	return 0
 }
 
 // options reads what netstack tells of a connection.

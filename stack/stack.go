@@ -42,17 +42,17 @@ const (
 // Stack describes one host on one link: its addresses, routes, sockets and counters.
 // All methods may be called from any goroutine.
 type Stack struct {
-	net         *gstack.Stack
-	cfg         Config
-	env         env.Env // for the parts of the stack
-	name        string
-	log         *slog.Logger
-	clock       clock.Clock
-	random      random.Source
-	dns         *resolver.Resolver
-	locks       addrlock.Locks
-	netdevIndex int     // of the netdev of the port, 0 without one
-	sources     sources // of packets, where nobody names one
+	net     *gstack.Stack
+	cfg     Config
+	env     env.Env // for the parts of the stack
+	name    string
+	log     *slog.Logger
+	clock   clock.Clock
+	random  random.Source
+	names   names
+	locks   addrlock.Locks
+	zones   zones
+	sources sources // of packets, where nobody names one
 
 	autoconf autoconf  // routes and resolvers from the network
 	raEvents *raEvents // what routers advertise, and results of neighbour discovery
@@ -92,15 +92,8 @@ type Stack struct {
 	failedDials atomic.Uint64
 	dhcp        struct{ sent, refused atomic.Uint64 } // as in Stats
 
-	// live is held for reading while an endpoint comes into being and for writing by Close, so
-	// that Close sees every endpoint.
-	live   sync.RWMutex
-	closed atomic.Bool
-	ctx    context.Context // cancelled by Close
-	cancel context.CancelFunc
-	cause  error         // why the stack ended by itself; written before closed is set
-	ended  chan struct{} // closed when nothing of the stack is left
-	endErr error         // of the device's Close; written before ended is closed
+	life lifetime
+	ctx  context.Context // life's, done when the stack ends
 
 	announcer clock.Timer // repeats the announcement once
 	linkUp    linkUpWaiters
@@ -111,8 +104,7 @@ type Stack struct {
 	orphans orphans // closed connections with something left to send
 	memory  tcpMemory
 
-	mu        sync.Mutex
-	listeners listenerTable // guarded by mu
+	listeners *listenerTable
 }
 
 // New makes a stack on link, takes the addresses of cfg into use and tells the neighbours.
@@ -183,29 +175,39 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s := &Stack{
 		raEvents: events, claims: claims, memberships: groups, netdev: linux, mtu: mtu,
 		icmp: icmp, neighbours: hosts,
-		cfg: cfg, name: cfg.Name, log: cfg.Logger, ended: make(chan struct{}),
+		cfg: cfg, name: cfg.Name, log: cfg.Logger,
 		clock: cfg.Clock, random: random.From(cfg.Random),
 		fields: findTCPFields(reflect.TypeFor[tcp.Endpoint]()),
 	}
 	mtu.stack = s
+	index := 0
 	if ifi, err := net.InterfaceByName(cfg.netdevName); err == nil {
-		s.netdevIndex = ifi.Index
+		index = ifi.Index
 	}
+	s.zones = zones{name: s.name, netdev: cfg.netdevName, index: func() int {
+		if s.host != nil {
+			return s.host.device.Load().Index
+		}
+		return index
+	}}
 	var err error
-	if s.dns, err = resolver.New(s.resolverConfig()); err != nil {
+	s.names.rank = s.rankDestination
+	if s.names.dns, err = resolver.New(s.resolverConfig()); err != nil {
 		return nil, err
 	}
 	if s.net, err = newNetstack(cfg, events, claims, groups, hosts, &s.sources,
 		mtu, icmp); err != nil {
 		return nil, err
 	}
+	s.conns.net = s.net
 	s.orphans = orphans{clock: cfg.Clock, fields: &s.fields}
 	s.memory.init(s)
 	s.fields.report(s.log)
 	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp = s.net.Stats().UDP
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.life.begin()
+	s.ctx = s.life.ctx
 	s.listeners = newListenerTable()
 	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Net: s.net, Ctx: s.ctx,
 		Go: s.background.Go}
@@ -250,11 +252,11 @@ func (s *Stack) Addrs() []netip.Prefix {
 // If use fails, the endpoint is closed.
 func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family,
 	use func(tcpip.Endpoint, *waiter.Queue) error) error {
-	s.live.RLock()
-	defer s.live.RUnlock()
-	if err := s.done(); err != nil {
+	leave, err := s.life.enter()
+	if err != nil {
 		return err
 	}
+	defer leave()
 	q := new(waiter.Queue)
 	ep, terr := s.net.NewEndpoint(transport, f.protocol(), q)
 	if terr != nil {
@@ -279,48 +281,41 @@ func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family,
 // when Close returns. Further calls wait for the first and return what it returned.
 func (s *Stack) Close() error {
 	s.end(nil)
-	<-s.ended
+	<-s.life.ended
 	if s.watched != nil {
 		<-s.watched
 	}
-	return s.endErr
+	return s.life.err
 }
 
 // Done is closed when the stack has ended, by Close or by itself; see [Stack.Err].
-func (s *Stack) Done() <-chan struct{} { return s.ended }
+func (s *Stack) Done() <-chan struct{} { return s.life.ended }
 
 // Err returns nil while the stack works or after Close, and else says why it ended by itself: its
 // device has failed for good, see [Config.MaxOutage]. Every operation then fails with an error
 // that is both net.ErrClosed and this one.
 func (s *Stack) Err() error {
-	if !s.closed.Load() {
+	if !s.life.closed.Load() {
 		return nil
 	}
-	return s.cause
+	return s.life.cause
 }
 
 // end takes the stack down, once.
 func (s *Stack) end(cause error) {
-	s.live.Lock()
-	first := !s.closed.Load()
-	if first {
-		s.cause = cause
-		s.closed.Store(true)
-	}
-	s.live.Unlock()
-	if !first {
+	if !s.life.end(cause) {
 		return
 	}
-	defer close(s.ended)
+	defer close(s.life.ended)
 	if cause != nil {
 		s.health.report(reportStack, cause)
 	}
-	s.cancel()
+	s.life.cancel()
 	s.announcer.Stop()
 	s.orphans.end()
 	s.memory.end()
 	s.handover.PartPredecessor()
-	s.abortOpen() // resets go out while there is still a link
+	s.conns.abortOpen() // resets go out while there is still a link
 	if s.foreign != nil {
 		s.foreign.stopDelivery()
 	}
@@ -329,24 +324,24 @@ func (s *Stack) end(cause error) {
 		s.net.RemoveNIC(id)
 	}
 	s.net.Close()
-	s.abortAll()
+	abortLeft(s.net)
 	s.locks.Close()
 	s.background.Wait()
 	s.net.Wait()
-	s.endErr = s.uplink.Close()
+	s.life.err = s.uplink.Close()
 	if s.host != nil {
-		s.endErr = errors.Join(s.endErr, s.host.close())
+		s.life.err = errors.Join(s.life.err, s.host.close())
 	}
 	s.handover.EndSuccessor()
 }
 
-// abortAll ends what would keep Netstack's Wait waiting: connections in TIME-WAIT, and those whose
+// abortLeft ends what would keep Netstack's Wait waiting: connections in TIME-WAIT, and those whose
 // handshake raced with Close.
-func (s *Stack) abortAll() {
-	for _, ep := range s.net.RegisteredEndpoints() {
+func abortLeft(g *gstack.Stack) {
+	for _, ep := range g.RegisteredEndpoints() {
 		ep.Abort()
 	}
-	for _, ep := range s.net.CleanupEndpoints() {
+	for _, ep := range g.CleanupEndpoints() {
 		ep.Abort()
 	}
 }

@@ -76,7 +76,8 @@ type Stats struct {
 
 // Stats returns the present values.
 func (s *Stack) Stats() Stats {
-	c, sent := s.net.Stats(), s.sent()
+	c := s.net.Stats()
+	sent := s.told.without(s.ACKStats(), c)
 	up, changes := s.uplink.LinkState()
 	return Stats{
 		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
@@ -220,19 +221,19 @@ var gauges = []string{
 // of them ever falls. What netstack counts as sent is without the ACKs that are held or were not
 // sent after all. What rises and falls is in [Stack.Gauges].
 func (s *Stack) Counters() iter.Seq2[string, uint64] {
-	return s.values(func(name string) bool { return !slices.Contains(gauges, name) })
+	return counterValues(s, func(name string) bool { return !slices.Contains(gauges, name) })
 }
 
 // Gauges yields every value that is as of now and can fall, such as "TCP.CurrentEstablished",
 // named like those of [Stack.Counters].
 func (s *Stack) Gauges() iter.Seq2[string, uint64] {
-	return s.values(func(name string) bool { return slices.Contains(gauges, name) })
+	return counterValues(s, func(name string) bool { return slices.Contains(gauges, name) })
 }
 
-// values yields the counters and gauges that are wanted.
-func (s *Stack) values(wanted func(name string) bool) iter.Seq2[string, uint64] {
+// counterValues yields the counters and gauges that are wanted.
+func counterValues(s *Stack, wanted func(name string) bool) iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
-		sent := s.sent()
+		sent := s.told.without(s.ACKStats(), s.net.Stats())
 		some := func(name string, n uint64) bool {
 			if of, ok := sent[name]; ok {
 				n = of
@@ -263,20 +264,18 @@ func (h *highWater) rise(n uint64) uint64 {
 // sentCounts are the counters that netstack counts held ACKs in.
 type sentCounts struct{ packets, bytes, ip, segments highWater }
 
-// sent returns those counters, by name, without the ACKs that are held or were never sent. netstack
+// without returns those counters, by name, without the ACKs that are held or never sent. netstack
 // counts an ACK once it is held, so that with ACKs looked at last no difference is too high; one
 // that is too low is not told.
-func (s *Stack) sent() map[string]uint64 {
-	c := s.net.Stats()
+func (t *sentCounts) without(acks rdma.ACKStats, c tcpip.Stats) map[string]uint64 {
 	packets, bytes := c.NICs.Tx.Packets.Value(), c.NICs.Tx.Bytes.Value()
 	ip, segments := c.IP.PacketsSent.Value(), c.TCP.SegmentsSent.Value()
-	acks := s.ACKStats()
 	unsent := acks.Saved + acks.Waiting
 	return map[string]uint64{
-		"NICs.Tx.Packets":  s.told.packets.rise(less(packets, unsent)),
-		"NICs.Tx.Bytes":    s.told.bytes.rise(less(bytes, acks.SavedBytes+acks.WaitingBytes)),
-		"IP.PacketsSent":   s.told.ip.rise(less(ip, unsent)),
-		"TCP.SegmentsSent": s.told.segments.rise(less(segments, unsent)),
+		"NICs.Tx.Packets":  t.packets.rise(less(packets, unsent)),
+		"NICs.Tx.Bytes":    t.bytes.rise(less(bytes, acks.SavedBytes+acks.WaitingBytes)),
+		"IP.PacketsSent":   t.ip.rise(less(ip, unsent)),
+		"TCP.SegmentsSent": t.segments.rise(less(segments, unsent)),
 	}
 }
 
@@ -342,11 +341,11 @@ func (s *Stack) Capture(ctx context.Context, w io.Writer, opts capture.Options, 
 	defer s.link.RemoveTap(tap)
 	stop := context.AfterFunc(s.ctx, tap.Close)
 	defer stop()
-	return tap.WriteTo(ctx, w, s.captured(), limit)
+	return tap.WriteTo(ctx, w, aboutLink(s), limit)
 }
 
-// captured describes the link in the file.
-func (s *Stack) captured() capture.About {
+// aboutLink describes the link in the file.
+func aboutLink(s *Stack) capture.About {
 	a := capture.About{Program: "rdma-netstack", Name: cmp.Or(s.Name(), "slice"),
 		Description: "slice " + s.HardwareAddr().String()}
 	switch dev, port := s.Device(), s.PacketPort(); {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -56,12 +57,12 @@ func (s *Stack) ListenTCP(network string, laddr *net.TCPAddr) (*TCPListener, err
 
 func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 	s := l.stack
-	at, err := s.bindAddress(l.family, laddr.IP, laddr.Port, laddr.Zone)
+	at, err := s.zones.bindAddress(l.family, laddr.IP, laddr.Port, laddr.Zone)
 	if err != nil {
 		return err
 	}
-	s.mu.Lock() // two listeners must not miss each other
-	defer s.mu.Unlock()
+	s.listeners.mu.Lock() // two listeners must not miss each other
+	defer s.listeners.mu.Unlock()
 	if s.listeners.taken(l, at) {
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
@@ -77,7 +78,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 			if terr != nil {
 				return syscallError("getsockname", terr)
 			}
-			l.ep, l.laddr, l.backlog = ep, s.tcpAddr(l.family, bound), backlog
+			l.ep, l.laddr, l.backlog = ep, s.zones.tcpAddr(l.family, bound), backlog
 			register(q, &l.events, &l.rd, readEvents)
 			if err := l.listenOnHost(bound); err != nil {
 				return err
@@ -95,7 +96,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 }
 
 // bindAddress converts what a caller wants to bind to.
-func (s *Stack) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.FullAddress, error) {
+func (z *zones) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.FullAddress, error) {
 	a, err := f.address(ip)
 	if err != nil {
 		return tcpip.FullAddress{}, err
@@ -103,12 +104,13 @@ func (s *Stack) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.F
 	if f == inet6 && a.Len() == net.IPv4len {
 		return tcpip.FullAddress{}, os.NewSyscallError("bind", syscall.EINVAL)
 	}
-	return s.full(a, port, zone)
+	return z.full(a, port, zone)
 }
 
 // listenerTable finds the listeners of a stack. Each of its operations takes the same time however
 // many there are. It is not safe for concurrent use.
 type listenerTable struct {
+	mu         sync.Mutex // its user's
 	byEndpoint map[tcpip.Endpoint]*TCPListener
 	byPort     map[uint16]*listenerPort
 }
@@ -126,9 +128,19 @@ type listenerPlace struct {
 	shared bool
 }
 
-func newListenerTable() listenerTable {
-	return listenerTable{byEndpoint: map[tcpip.Endpoint]*TCPListener{},
+func newListenerTable() *listenerTable {
+	return &listenerTable{byEndpoint: map[tcpip.Endpoint]*TCPListener{},
 		byPort: map[uint16]*listenerPort{}}
+}
+
+// backlogOf returns the most connections that wait for Accept.
+func (t *listenerTable) backlogOf(ep *tcp.Endpoint) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.byEndpoint[ep]; l != nil {
+		return l.backlog
+	}
+	return 0
 }
 
 // place returns what a listener of family f is bound to at an address.
@@ -284,13 +296,13 @@ func (l *TCPListener) conn(ep tcpip.Endpoint, q *waiter.Queue) *TCPConn {
 	if laddr.IP.IsUnspecified() {
 		if local, terr := ep.GetLocalAddress(); terr == nil {
 			if l.localAddr == nil || local != l.local {
-				l.local, l.localAddr = local, l.stack.tcpAddr(l.family, local)
+				l.local, l.localAddr = local, l.stack.zones.tcpAddr(l.family, local)
 			}
 			laddr = l.localAddr
 		}
 	}
 	l.stack.markDefault(ep) // an accepted connection does not have the listener's
-	raddr := l.stack.tcpAddr(l.family, l.peer)
+	raddr := l.stack.zones.tcpAddr(l.family, l.peer)
 	return newTCPConn(l.stack, ep, q, l.network, laddr, raddr, l.keepAlive)
 }
 
@@ -301,10 +313,10 @@ func (l *TCPListener) Close() error {
 		return l.opError("close", net.ErrClosed)
 	}
 	s := l.stack
-	s.mu.Lock()
+	s.listeners.mu.Lock()
 	s.listeners.remove(l)
 	l.ep.Close()
-	s.mu.Unlock()
+	s.listeners.mu.Unlock()
 	l.binding.leave(s)
 	l.rd.stop()
 	return nil
@@ -355,7 +367,7 @@ func (s *Stack) ListenConfig() *ListenConfig { return &ListenConfig{stack: s} }
 
 // Listen is [Stack.Listen] with c's options. ctx bounds the lookup of a name.
 func (c *ListenConfig) Listen(ctx context.Context, network, address string) (net.Listener, error) {
-	list, err := c.stack.resolveListen(ctx, "tcp", network, address)
+	list, err := c.stack.names.resolveListen(ctx, "tcp", network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -369,7 +381,7 @@ func (c *ListenConfig) Listen(ctx context.Context, network, address string) (net
 // ListenPacket is [Stack.ListenPacket] with c's options. ctx bounds the lookup of a name.
 func (c *ListenConfig) ListenPacket(ctx context.Context,
 	network, address string) (net.PacketConn, error) {
-	list, err := c.stack.resolveListen(ctx, "udp", network, address)
+	list, err := c.stack.names.resolveListen(ctx, "udp", network, address)
 	if err != nil {
 		return nil, err
 	}

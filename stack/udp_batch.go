@@ -86,10 +86,10 @@ func (c *UDPConn) fill(m *Message, b []byte, r received) {
 func (c *UDPConn) peerAddr(offered net.Addr, from tcpip.FullAddress) net.Addr {
 	a, ok := offered.(*net.UDPAddr)
 	if !ok || a == nil || len(a.IP) != 0 || cap(a.IP) < net.IPv6len {
-		return c.stack.udpAddr(c.family, from)
+		return c.stack.zones.udpAddr(c.family, from)
 	}
 	n := len(c.family.ip(from.Addr, (*[16]byte)(a.IP[:16])))
-	a.IP, a.Port, a.Zone = a.IP[:n], int(from.Port), c.stack.zone(from.Addr)
+	a.IP, a.Port, a.Zone = a.IP[:n], int(from.Port), c.stack.zones.of(from.Addr)
 	return a
 }
 

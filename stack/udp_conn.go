@@ -222,7 +222,7 @@ func (c *UDPConn) bind(laddr *net.UDPAddr) error {
 	if c.forGroup {
 		ip = nil
 	}
-	at, err := c.stack.bindAddress(c.family, ip, laddr.Port, laddr.Zone)
+	at, err := c.stack.zones.bindAddress(c.family, ip, laddr.Port, laddr.Zone)
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (c *UDPConn) connect(raddr *net.UDPAddr) error {
 	if c.family == inet6 && a.Len() == net.IPv4len {
 		return os.NewSyscallError("connect", syscall.ENETUNREACH)
 	}
-	to, err := c.stack.full(a, raddr.Port, raddr.Zone)
+	to, err := c.stack.zones.full(a, raddr.Port, raddr.Zone)
 	if err != nil {
 		return err
 	}
@@ -254,7 +254,7 @@ func (c *UDPConn) connect(raddr *net.UDPAddr) error {
 	if terr != nil { // port 0 is not a destination, but it can be dialled
 		remote = to
 	}
-	c.remote, c.raddr = remote, c.stack.udpAddr(c.family, remote)
+	c.remote, c.raddr = remote, c.stack.zones.udpAddr(c.family, remote)
 	return c.readLocalAddr()
 }
 
@@ -263,7 +263,7 @@ func (c *UDPConn) readLocalAddr() error {
 	if terr != nil {
 		return syscallError("getsockname", terr)
 	}
-	c.local, c.laddr = local, c.stack.udpAddr(c.family, local)
+	c.local, c.laddr = local, c.stack.zones.udpAddr(c.family, local)
 	c.toAll = c.stack.isGroup(local.Addr)
 	return nil
 }

@@ -48,7 +48,7 @@ func (c *UDPConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return r.n, c.stack.udpAddr(c.family, r.from), nil
+	return r.n, c.stack.zones.udpAddr(c.family, r.from), nil
 }
 
 // ReadFromUDP is ReadFrom with the concrete address type.
@@ -57,7 +57,7 @@ func (c *UDPConn) ReadFromUDP(b []byte) (int, *net.UDPAddr, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	return r.n, c.stack.udpAddr(c.family, r.from), nil
+	return r.n, c.stack.zones.udpAddr(c.family, r.from), nil
 }
 
 // ReadFromUDPAddrPort is ReadFrom without allocation. On a dual-stack socket IPv4 senders have
@@ -67,7 +67,7 @@ func (c *UDPConn) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 	if err != nil {
 		return 0, netip.AddrPort{}, err
 	}
-	return r.n, c.family.addrPort(r.from, c.stack.zone(r.from.Addr)), nil
+	return r.n, c.family.addrPort(r.from, c.stack.zones.of(r.from.Addr)), nil
 }
 
 // ReadMsgUDP is ReadFrom with flags (MSG_TRUNC) and, after [UDPConn.SetControl], the datagram's
@@ -77,7 +77,7 @@ func (c *UDPConn) ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAd
 	if err != nil {
 		return 0, 0, 0, nil, err
 	}
-	return r.n, oobn, flags, c.stack.udpAddr(c.family, r.from), nil
+	return r.n, oobn, flags, c.stack.zones.udpAddr(c.family, r.from), nil
 }
 
 // ReadMsgUDPAddrPort is ReadMsgUDP with a netip address.
@@ -87,7 +87,7 @@ func (c *UDPConn) ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int,
 	if err != nil {
 		return 0, 0, 0, netip.AddrPort{}, err
 	}
-	return r.n, oobn, flags, c.family.addrPort(r.from, c.stack.zone(r.from.Addr)), nil
+	return r.n, oobn, flags, c.family.addrPort(r.from, c.stack.zones.of(r.from.Addr)), nil
 }
 
 func (c *UDPConn) receiveMsg(b, oob []byte) (r received, oobn, flags int, err error) {

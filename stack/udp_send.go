@@ -122,7 +122,7 @@ func (c *UDPConn) destination(addr *net.UDPAddr) (tcpip.FullAddress, error) {
 	if err != nil {
 		return tcpip.FullAddress{}, err
 	}
-	return c.stack.full(a, addr.Port, addr.Zone)
+	return c.stack.zones.full(a, addr.Port, addr.Zone)
 }
 
 // destinationAddrPort is destination for netip.
@@ -137,7 +137,7 @@ func (c *UDPConn) destinationAddrPort(addr netip.AddrPort) (tcpip.FullAddress, e
 	if err != nil {
 		return tcpip.FullAddress{}, err
 	}
-	return c.stack.full(a, int(addr.Port()), addr.Addr().Zone())
+	return c.stack.zones.full(a, int(addr.Port()), addr.Addr().Zone())
 }
 
 // bound returns the address that the socket is bound to and sends from, if any: not a broadcast
@@ -431,7 +431,7 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string,
 		return fmt.Errorf("groups on the host's MAC are Linux's, see Config.Host: %w",
 			errors.ErrUnsupported)
 	}
-	if ifi != nil && !c.stack.hasZone(ifi.Name) {
+	if ifi != nil && !c.stack.zones.has(ifi.Name) {
 		return errors.Join(os.NewSyscallError("setsockopt", syscall.ENODEV),
 			fmt.Errorf("the stack's only interface is %s, not %s: give nil", c.stack.name,
 				ifi.Name))
@@ -440,13 +440,13 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string,
 	if err != nil {
 		return err
 	}
-	if _, err := c.stack.full(a, 0, zone); err != nil {
+	if _, err := c.stack.zones.full(a, 0, zone); err != nil {
 		return err
 	}
 	// the endpoint must not be closed at the same time: it would have no memberships to put this
 	// into
-	c.stack.live.RLock()
-	defer c.stack.live.RUnlock()
+	c.stack.life.live.RLock()
+	defer c.stack.life.live.RUnlock()
 	c.groups.Lock()
 	defer c.groups.Unlock()
 	if err := c.done(); err != nil {
