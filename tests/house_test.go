@@ -12,10 +12,10 @@ var most = struct {
 	stackMethods, stackFields, stackFiles, packageFiles, knobs, causativeHas, productLines int
 	oneWord, definitions                                                                   float64
 }{
-	stackMethods: 170,
-	stackFields:  57,
-	stackFiles:   31,
-	packageFiles: 53,
+	stackMethods: 124,
+	stackFields:  49,
+	stackFiles:   26,
+	packageFiles: 51,
 	knobs:        87,
 	causativeHas: 43,
 	productLines: 91_053,
