@@ -55,8 +55,10 @@ var layers = map[string]layer{
 	"internal/memlimit": {},
 	"internal/netclock": {module: []string{"clock"}, others: []string{gvisor}},
 
+	// what the kernel tells unasked
+	"internal/netlink": {others: []string{xsys}},
 	// how the host's network is configured
-	"internal/hostnet": {others: []string{xsys, netlink},
+	"internal/hostnet": {module: []string{"internal/netlink"}, others: []string{xsys, netlink},
 		tests: []string{"cmd/rdma-netstack/lab"}},
 
 	// for all of a process; x/net: the assembler of filters
@@ -76,31 +78,32 @@ var layers = map[string]layer{
 	"simnic": {
 		module: []string{"simnic/wire", "simnic/frame", "dv/mlx5", "internal/mmio",
 			"clock"},
-		tests: []string{"simnic/kernel", "simnic/internal/simtest"},
+		tests: []string{"simnic/kernel", "tests/lib/simtest"},
 	},
 	"simnic/wire": {
 		module: []string{"simnic/frame", "internal/mmio", "clock"},
 		others: []string{xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}},
-		tests:  []string{"simnic/internal/simtest", netlink},
+		tests:  []string{"tests/lib/simtest", netlink},
 	},
 	"simnic/kernel": {
 		module: []string{"simnic", "simnic/frame", "dv/uverbs",
 			"dv/mlx5", "internal/mmio"},
 		others: []string{xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}},
-		tests:  []string{"simnic/wire", "simnic/internal/simtest"},
+		tests:  []string{"simnic/wire", "tests/lib/simtest"},
 	},
-	"simnic/internal/simtest": {}, // what the tests of the packages below share
+	"tests/lib/simtest": {}, // what the tests of the packages below share
 	"simnic/frame": {module: []string{"dv/mlx5"},
-		tests: []string{"simnic/internal/simtest"}},
+		tests: []string{"tests/lib/simtest"}},
 	"tests/vm/pcie": {
 		module: []string{"simnic", "dv/mlx5", "internal/mmio"}, others: []string{xsys},
 		tests: []string{"simnic/frame"},
 	},
 	// frames by packet sockets; knows no RDMA
-	"link/packet": {module: []string{"internal/random", "clock"}, others: []string{xsys, netlink},
-		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
+	"link/packet": {module: []string{"internal/random", "internal/netlink", "clock"},
+		others: []string{xsys, netlink},
+		tests:  []string{netlink, "cmd/rdma-netstack/lab"}},
 	// pcapng files of the frames of a link; x/net: programs of tcpdump's
 	"link/capture": {module: []string{"clock"}, others: []string{xnet}},
 	"link/rdma": {
@@ -112,7 +115,7 @@ var layers = map[string]layer{
 	},
 	// what an endpoint works on while its device is away
 	"link/failover": {
-		module: []string{"link/rdma", "clock"}, others: []string{xsys},
+		module: []string{"link/rdma", "internal/netlink", "clock"}, others: []string{xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}},
 	},
 	// opens rings, those of bonds, or packet sockets; no gVisor

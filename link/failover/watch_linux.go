@@ -4,21 +4,20 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/netlink"
 )
 
 // Watcher listens to the kernel: uevents of RDMA devices, rtnetlink's about netdevs of the network
 // namespace in which it was made. No privilege is needed.
 type Watcher struct {
-	files   []*os.File
-	signals chan Signal
-	done    chan struct{}
-	running sync.WaitGroup
-	once    sync.Once
+	listeners []*netlink.Listener
+	signals   chan Signal
+	done      chan struct{}
+	once      sync.Once
 }
 
 // Watch begins to listen. Signals that come while nobody reads the channel are missed: the kernel
@@ -33,49 +32,30 @@ func Watch() (*Watcher, error) {
 		{unix.NETLINK_KOBJECT_UEVENT, 1, uevent},
 		{unix.NETLINK_ROUTE, unix.RTMGRP_LINK, linkMessages},
 	} {
-		file, err := listen(s.protocol, s.groups)
+		l, err := netlink.Listen("devices", s.protocol, s.groups)
 		if err != nil {
 			return nil, errors.Join(err, w.Close())
 		}
-		w.files = append(w.files, file)
-		w.running.Go(func() { w.run(file, s.parse) })
+		w.listeners = append(w.listeners, l)
+		l.Start(64<<10, func(message []byte) { w.pass(message, s.parse) })
 	}
 	return w, nil
-}
-
-func listen(protocol int, groups uint32) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
-		protocol)
-	if err != nil {
-		return nil, fmt.Errorf("watch devices: %w", err)
-	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
-		Groups: groups}); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch devices: %w", err), unix.Close(fd))
-	}
-	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
 // Signals returns where they come. It is never closed.
 func (w *Watcher) Signals() <-chan Signal { return w.signals }
 
-// run reads one socket.
-func (w *Watcher) run(file *os.File, parse func([]byte) []Signal) {
-	message := make([]byte, 64<<10)
-	for {
-		n, err := file.Read(message)
-		signals := []Signal{{}} // ENOBUFS: something was missed
-		if err == nil {
-			signals = parse(message[:n])
-		} else if !errors.Is(err, unix.ENOBUFS) {
+// pass passes on the signals of a message.
+func (w *Watcher) pass(message []byte, parse func([]byte) []Signal) {
+	signals := []Signal{{}} // something was missed
+	if message != nil {
+		signals = parse(message)
+	}
+	for _, s := range signals {
+		select {
+		case w.signals <- s:
+		case <-w.done:
 			return
-		}
-		for _, s := range signals {
-			select {
-			case w.signals <- s:
-			case <-w.done:
-				return
-			}
 		}
 	}
 }
@@ -85,10 +65,9 @@ func (w *Watcher) Close() error {
 	var errs []error
 	w.once.Do(func() {
 		close(w.done)
-		for _, f := range w.files {
-			errs = append(errs, f.Close())
+		for _, l := range w.listeners {
+			errs = append(errs, l.Close())
 		}
-		w.running.Wait()
 	})
 	return errors.Join(errs...)
 }

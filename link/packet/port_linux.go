@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/netlink"
 )
 
 // Port describes an interface, opened. Its methods may be called from any goroutine.
@@ -36,9 +38,9 @@ type Port struct {
 	mac         atomic.Pointer[net.HardwareAddr] // nil: Config.MAC
 	linkUp      atomic.Bool
 	linkChanges atomic.Uint64
-	linkChanged chan struct{} // capacity 1
-	watcher     watcher
-	stopped     atomic.Bool // Err is set
+	linkChanged chan struct{}     // capacity 1
+	watcher     *netlink.Listener // nil until the interface is watched
+	stopped     atomic.Bool       // Err is set
 
 	once     sync.Once
 	closeErr error
@@ -70,7 +72,7 @@ func Open(cfg Config) (*Port, error) {
 			return nil, errors.Join(err, p.cleanup(fds[i:]))
 		}
 	}
-	if err := p.watcher.start(p); err != nil {
+	if err := p.watch(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	if err := p.begin(); err != nil {
@@ -257,7 +259,9 @@ func (p *Port) Dropped() (n uint64) {
 func (p *Port) Close() error {
 	p.once.Do(func() {
 		p.Stop()
-		p.closeErr = p.watcher.close()
+		if p.watcher != nil {
+			p.closeErr = p.watcher.Close()
+		}
 		p.Stats() // the last drops
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -1,0 +1,2 @@
+// Package netlink listens to what the kernel tells unasked about devices, addresses and routes.
+package netlink
