@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/simnic/internal/simtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/simtest"
 )
 
 // verify checks a packet's lengths and checksums as its receiver would.

@@ -14,7 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/simnic/internal/simtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/simtest"
 )
 
 // A rig is a minimal driver: it writes descriptors and reads completions as bytes, with its own

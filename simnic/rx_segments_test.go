@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/simnic/internal/simtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/simtest"
 )
 
 // cutRig receives into buffers of 2048 bytes, each in one segment, which packets are cut

@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // ParseAddress reads one address of ours as a user writes it, address and prefix length:
@@ -85,27 +86,9 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// toAddress converts to netstack's form; the zero netip.Addr becomes netstack's "any".
-func toAddress(a netip.Addr) tcpip.Address {
-	switch {
-	case a.Is4():
-		return tcpip.AddrFrom4(a.As4())
-	case a.Is6():
-		return tcpip.AddrFrom16(a.As16())
-	}
-	return tcpip.Address{}
-}
+func toAddress(a netip.Addr) tcpip.Address { return env.ToAddress(a) }
 
-// fromAddress converts from netstack's form; "any" becomes the zero netip.Addr.
-func fromAddress(a tcpip.Address) netip.Addr {
-	switch a.Len() {
-	case header.IPv4AddressSize:
-		return netip.AddrFrom4(a.As4())
-	case header.IPv6AddressSize:
-		return netip.AddrFrom16(a.As16())
-	}
-	return netip.Addr{}
-}
+func fromAddress(a tcpip.Address) netip.Addr { return env.FromAddress(a) }
 
 func toSubnet(p netip.Prefix) (tcpip.Subnet, error) {
 	p = p.Masked()

@@ -9,6 +9,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // dhcpClient is a DHCP client. One goroutine at a time uses it.
@@ -77,12 +78,7 @@ func readUntilLinkUp(c *UDPConn, linkUp <-chan struct{}) (done func() bool) {
 }
 
 // notify puts a token into a channel that has none.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func notify(c chan<- struct{}) { env.Notify(c) }
 
 // pause waits for d, and reports whether ctx has not ended.
 func (s *Stack) pause(ctx context.Context, d time.Duration) bool {

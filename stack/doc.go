@@ -64,48 +64,17 @@
 // marked so with its own locks held; whoever holds one of them calls nothing of netstack that
 // locks, unless the line says what. TestLockOrder in folder tests compares the code with this list.
 //
-//	ioSide.mu                     one operation at a time of a conn's side
-//	listenerTable.mu              two listeners of a port
-//	lifetime.live                 endpoints come into being, or the stack ends
-//	handover.Handover.pausing     netstack is paused
-//	UDPConn.groups                memberships of one socket
-//	handover.taking.mu            a hand-over from a predecessor
-//	host.following                the host's configuration is taken over
-//	linkMTU.mu                    the link's MTU is changed
-//	host.mu                       ports shared with the kernel
-//	Stack.changing                a change of addresses is made known
-//	autoconf.applying             routes from the network come into force
-//	autoconf.mu
-//	memberships.telling           the link is told of groups
-//	memberships.mu                netstack's callbacks take it
-//	raEvents.mu                   netstack's callbacks take it
-//	neighbours.mu                 netstack's callbacks take it
-//	neighbours.known
-//	uplink.bond.mu
-//	failover.Link.mu
-//	tcpMemory.telling             health and log are told
-//	health.mu
-//	tcpMemory.mu                  connections are looked through
-//	timeWaits.mu                  netstack's callbacks take it, and then that of TCP's options
-//	orphans.mu
-//	openConns.mu
-//	linkUpWaiters.mu
-//	icmpErrors.mu
-//	pathMTUs.mu
-//	routeCache.mu
-//	replySources.mu
-//	udpPortTable.mu
-//	udpRxQueue.mu
-//	deadline.mu
-//	kernelQueue.mu
-//	handover.Inherited.mu
-//	handover.heldFrames.mu
-//	ways.mu
-//	backing.Socket.mu
-//	hostnet.Kernel.mu
-//	addrlock.Locks.mu
-//	resolver.resolvConf.checking
-//	resolver.hostsFile.mu
-//	resolver.orderFile.mu
-//	resolver.flights.mu
+//	ioSide.mu, listenerTable.mu, lifetime.live, handover.Handover.pausing, UDPConn.groups
+//	handover.taking.mu, host.following, linkMTU.mu, host.mu
+//	Stack.changing, autoconf.applying, autoconf.mu, memberships.telling
+//	memberships.mu  netstack's callbacks take it
+//	raEvents.mu  netstack's callbacks take it
+//	neighbours.mu  netstack's callbacks take it
+//	neighbours.known, uplink.bond.mu, failover.Link.mu, tcpMemory.telling, health.mu, tcpMemory.mu
+//	timeWaits.mu  netstack's callbacks take it, and then that of TCP's options
+//	orphans.mu, openConns.mu, linkUpWaiters.mu, icmpErrors.mu, pathMTUs.mu
+//	routeCache.mu, replySources.mu, udpPortTable.mu, udpRxQueue.mu, deadline.mu, kernelQueue.mu
+//	handover.Inherited.mu, handover.heldFrames.mu, ways.mu
+//	backing.Socket.mu, hostnet.Kernel.mu, addrlock.Locks.mu, resolver.resolvConf.checking
+//	resolver.hostsFile.mu, resolver.orderFile.mu, resolver.flights.mu
 package stack

@@ -150,7 +150,7 @@ type handoverLocal struct{ *Stack }
 // Enter implements handover.Local.
 func (s handoverLocal) Enter() (leave func(), err error) { return s.life.enter() }
 
-// Closed implements handover.Local.
+// Closed reports whether Close was called.
 func (s handoverLocal) Closed() bool { return s.life.closed.Load() }
 
 // Link implements handover.Local.

@@ -90,7 +90,7 @@ func (c *Config) linkOptions() rdma.Options {
 // that sends; Devices has all.
 func (s *Stack) Device() *dv.Device { return s.uplink.Device() }
 
-// Devices returns the RDMA devices underneath, as Device: of a bond all, in its order.
+// Devices returns the RDMA devices underneath, of a bond all, in its order.
 func (s *Stack) Devices() []*dv.Device { return s.uplink.Devices() }
 
 // PacketPort returns the packet sockets underneath, for their counters; nil if there are none at

@@ -47,12 +47,11 @@ func (l *lifetime) enter() (leave func(), err error) {
 func (l *lifetime) end(cause error) (first bool) {
 	l.live.Lock()
 	defer l.live.Unlock()
-	if l.closed.Load() {
-		return false
+	if first = !l.closed.Load(); first {
+		l.cause = cause
+		l.closed.Store(true)
 	}
-	l.cause = cause
-	l.closed.Store(true)
-	return true
+	return first
 }
 
 // done is net.ErrClosed once the stack has ended, and has the cause in it if it ended by itself.

@@ -69,8 +69,10 @@ func statedLockOrder(t *testing.T) (order []string) {
 	for line := range strings.Lines(section) {
 		names, listed := strings.CutPrefix(line, "//\t")
 		names, _, _ = strings.Cut(names, "  ") // what the lock guards follows
-		if listed {
-			order = append(order, strings.TrimSpace(names))
+		for name := range strings.SplitSeq(names, ",") {
+			if listed {
+				order = append(order, strings.TrimSpace(name))
+			}
 		}
 	}
 	return order

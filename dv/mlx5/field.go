@@ -94,20 +94,6 @@ func (l *Layout) String(b []byte) string {
 	return s.String()
 }
 
-// Hex prints b in lines of four 4-byte groups, each with its offset: the form
-// in which manuals and drivers print descriptors.
-func Hex(b []byte) string {
-	var s strings.Builder
-	for i := 0; i < len(b); i += 16 {
-		fmt.Fprintf(&s, "%04x:", i)
-		for j := i; j < min(i+16, len(b)); j += 4 {
-			fmt.Fprintf(&s, " %x", b[j:min(j+4, len(b))])
-		}
-		s.WriteByte('\n')
-	}
-	return s.String()
-}
-
 // put64 is binary.BigEndian.PutUint64 in a form that the compiler keeps as one
 // store: given v in pieces, it would store the pieces.
 func put64(b []byte, v uint64) { binary.LittleEndian.PutUint64(b, bits.ReverseBytes64(v)) }

@@ -23,23 +23,6 @@ const (
 	MiniHeaderStride MiniFormat = 4
 )
 
-// Layout returns the field table of the format, nil of an unknown one.
-func (f MiniFormat) Layout() *Layout {
-	switch f {
-	case MiniHash:
-		return &MiniHashLayout
-	case MiniCsum:
-		return &MiniCsumLayout
-	case MiniTagStride:
-		return &MiniTagStrideLayout
-	case MiniCsumStride:
-		return &MiniCsumStrideLayout
-	case MiniHeaderStride:
-		return &MiniHeaderStrideLayout
-	}
-	return nil
-}
-
 // MiniCQE is one 8-byte completion, as a big-endian word.
 type MiniCQE uint64
 

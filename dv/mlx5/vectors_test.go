@@ -59,7 +59,7 @@ func poisoned(n int) []byte {
 func same(t testing.TB, got, want []byte) {
 	t.Helper()
 	if string(got) != string(want) {
-		t.Errorf("got\n%swant\n%s", Hex(got), Hex(want))
+		t.Errorf("got\n%swant\n%s", hexOf(got), hexOf(want))
 	}
 }
 

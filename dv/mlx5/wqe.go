@@ -157,15 +157,6 @@ func PutInlineDataHeader(b []byte, n int) {
 // InlineDS returns how many DS an inline data segment of n bytes takes.
 func InlineDS(n int) int { return (InlineHeaderSize + n + DSSize - 1) / DSSize }
 
-// PutInlineData writes an inline data segment that holds data, pads it with
-// zeros to the next DS and returns how many DS it takes. b must have that many.
-func PutInlineData(b, data []byte) int {
-	ds := InlineDS(len(data))
-	PutInlineDataHeader(b, len(data))
-	clear(b[InlineHeaderSize+copy(b[InlineHeaderSize:], data) : ds*DSSize])
-	return ds
-}
-
 // Checksums the device fills in (Eth.CsumFlags). What the frame carries in
 // their place is ignored.
 const (

@@ -29,7 +29,7 @@ func (w *wqe) data(n uint32, addr uint64) {
 	w.at += DataSegSize
 }
 
-func (w *wqe) inline(data []byte) { w.at += PutInlineData(w.next(), data) * DSSize }
+func (w *wqe) inline(data []byte) { w.at += putInlineData(w.next(), data) * DSSize }
 
 func TestSendWQEs(t *testing.T) {
 	frame := vector(t, "frame60")
@@ -142,7 +142,7 @@ func TestEncodersStayInside(t *testing.T) {
 		{"PutInlineHeader", func(b []byte) { PutInlineHeader(b, make([]byte, 19)) }, 48},
 		{"PutData", func(b []byte) { PutData(b, 1, 2, 3) }, DataSegSize},
 		{"PutInlineDataHeader", func(b []byte) { PutInlineDataHeader(b, 9) }, InlineHeaderSize},
-		{"PutInlineData", func(b []byte) { PutInlineData(b, make([]byte, 13)) }, 32},
+		{"PutInlineData", func(b []byte) { putInlineData(b, make([]byte, 13)) }, 32},
 		{"PutNext", func(b []byte) { PutNext(b, 1) }, DSSize},
 		{"RxCQE", (&RxCQE{}).Put, CQESize},
 		{"TxCQE", (&TxCQE{}).Put, CQESize},

@@ -192,14 +192,6 @@ func blockRules(first uint16, addrs []netip.Addr) (rules []dv.HostRule) {
 	return rules
 }
 
-// Blocks returns the first ports of the blocks to try, in order.
-func Blocks() (firsts []uint16) {
-	for p := dv.FirstBlock; p < 1<<16; p += dv.BlockPorts {
-		firsts = append(firsts, uint16(p))
-	}
-	return firsts
-}
-
 // RuleInfo describes a rule of the device, or one that waits for a device.
 type RuleInfo struct {
 	dv.RuleInfo

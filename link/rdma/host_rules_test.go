@@ -250,3 +250,11 @@ func TestRulesConcurrently(t *testing.T) {
 		t.Errorf("%d rules are left", n)
 	}
 }
+
+// Blocks returns the first ports of the blocks to try, in order.
+func Blocks() (firsts []uint16) {
+	for p := dv.FirstBlock; p < 1<<16; p += dv.BlockPorts {
+		firsts = append(firsts, uint16(p))
+	}
+	return firsts
+}

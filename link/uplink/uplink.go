@@ -74,11 +74,9 @@ type Config struct {
 	// Fallback is the netdev whose packet sockets carry the frames while the device is away.
 	// Empty: the one that the port's netdev is a member of, else the port's; "none": nothing.
 	Fallback string
-	// MaxOutage is for how long there may be no link before Changed is told that it has expired.
-	// Negative: the uplink ends with its device.
-	MaxOutage time.Duration
-	// GracePeriod says how long a device that has come back must work, see [failover.Config].
-	GracePeriod time.Duration
+	// MaxOutage and GracePeriod are those of [failover.Config], with the difference that the uplink
+	// ends with its device if MaxOutage is negative.
+	MaxOutage, GracePeriod time.Duration
 	// OpenInterface opens what carries frames where packet sockets would; nil: [packet.Open].
 	OpenInterface func(packet.Config) (packet.Interface, error)
 	Options       rdma.Options
@@ -91,8 +89,7 @@ type Config struct {
 	HardwareAddr func() net.HardwareAddr
 	// UseDevice is given each device that is opened after the first.
 	UseDevice func(*dv.Device) error
-	// Changed is told what becomes of the device, see [failover.Config].
-	Changed func(failover.Change)
+	Changed   func(failover.Change) // as of [failover.Config]
 
 	Logger *slog.Logger
 	Clock  clock.Clock
@@ -101,23 +98,12 @@ type Config struct {
 
 // Host is a netdev whose addresses a stack serves on, with packet sockets beside the rings.
 type Host interface {
-	// Name is what the netdev is called now.
-	Name() string
+	Name() string // of the netdev now
 	// Sockets returns the packet sockets. The first are open before [Open] is called.
 	Sockets() *packet.Port
 	// Reopen opens packet sockets on a netdev that was made again, in place of those.
 	Reopen() (*packet.Port, error)
-	// Below asks the kernel what is below the netdev.
-	Below() (hostnet.Below, error)
-}
-
-// Carrier is what carries frames: a dv.Device, a bond's, or a packet.Interface.
-type Carrier interface {
-	LinkUp() bool
-	LinkChanged() <-chan struct{}
-	Done() <-chan struct{}
-	Err() error
-	Close() error
+	Below() (hostnet.Below, error) // asks the kernel what is below the netdev
 }
 
 // Uplink carries the frames of a stack. A nil *Uplink stands for a link that somebody else has
@@ -127,7 +113,7 @@ type Uplink struct {
 	link   *rdma.Endpoint
 	opened dv.Config // how the device was opened
 
-	nic     Carrier          // the first
+	nic     failover.Device  // the first
 	device  *dv.Device       // the first, nil unless that is one
 	bond    *bond            // the first, nil unless that is one
 	packets packet.Interface // the first, or with Host what is beside it
@@ -273,7 +259,7 @@ func (c *Config) portConfig(nic dv.Config) packet.Config {
 // Endpoint returns the link, which is closed before the uplink.
 func (u *Uplink) Endpoint() *rdma.Endpoint { return u.link }
 
-// HasRings reports whether the first device has rings.
+// HasRings reports whether Open has opened rings.
 func (u *Uplink) HasRings() bool { return u.device != nil || u.bond != nil }
 
 // FirstDevice returns the device that Open has opened; nil on a bond, and on packet sockets.
@@ -293,7 +279,7 @@ func (u *Uplink) FollowsNetdev() (ifindex func() int, follows bool) {
 
 // carrier returns what carries the frames: the link that outlives its device, once that is kept,
 // else the device. Goroutines that look after addresses may ask for it before.
-func (u *Uplink) carrier() Carrier {
+func (u *Uplink) carrier() failover.Device {
 	if kept := u.kept.Load(); kept != nil {
 		return kept
 	}
@@ -318,10 +304,9 @@ func (u *Uplink) MTUChanged() <-chan struct{} {
 	return nil
 }
 
-// Done is closed when nothing carries frames any more.
+// Done is closed when nothing carries frames any more; Err says why.
 func (u *Uplink) Done() <-chan struct{} { return u.carrier().Done() }
 
-// Err says why Done is closed.
 func (u *Uplink) Err() error { return u.carrier().Err() }
 
 // LinkState returns LinkUp, and how often that has changed.

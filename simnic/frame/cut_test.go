@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/rdma-netstack/rdma-netstack/simnic/internal/simtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/simtest"
 )
 
 func gsoKind(v6, udp bool) GSO {

@@ -12,8 +12,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/simnic/internal/simtest"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/simtest"
 )
 
 // client is the uverbs client library on a software NIC, with memory for queues.

@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"golang.org/x/sys/unix"
 
-	"github.com/rdma-netstack/rdma-netstack/simnic/internal/simtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/simtest"
 )
 
 // faultBench is a sender and a receiver with a cable between them.

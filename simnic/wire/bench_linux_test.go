@@ -6,7 +6,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/simnic/internal/simtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/simtest"
 )
 
 func BenchmarkPair(b *testing.B) {

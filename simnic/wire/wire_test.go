@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
-	"github.com/rdma-netstack/rdma-netstack/simnic/internal/simtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/simtest"
 )
 
 // frameLog is a receiver that keeps copies.

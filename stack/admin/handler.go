@@ -110,21 +110,7 @@ func (h *handler) about() Info {
 	st := h.Stack
 	return Info{PID: os.Getpid(), Command: h.Command, Started: h.started, Name: st.Name(),
 		MAC: st.HardwareAddr().String(), Addresses: st.Addrs(), MTU: st.MTU(),
-		Backend: backendOf(st), About: h.About}
-}
-
-// backendOf says what carries a stack's frames.
-func backendOf(st *stack.Stack) string {
-	link := st.LinkStatus()
-	switch {
-	case !link.Since.IsZero():
-		return link.Backend.String()
-	case st.PacketPort() != nil:
-		return "packet"
-	case st.Device() != nil:
-		return "rings"
-	}
-	return "link"
+		Backend: metrics.BackendOf(st), About: h.About}
 }
 
 // healthz says ok, or which checks fail.

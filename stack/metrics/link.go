@@ -84,7 +84,7 @@ var backends = []string{"rings", "packet", "none", "link"}
 
 // backend writes what carries the frames now, and what became of the device.
 func (p *page) backend(st *stack.Stack) {
-	now := backendOf(st)
+	now := BackendOf(st)
 	var all []sample
 	for _, b := range backends {
 		all = append(all, truth(b == now, "backend", b))
@@ -123,8 +123,8 @@ func (p *page) switches(all []stack.BackendSwitch) {
 	p.family(counter, "backend_switches_total", "Changes of what carries the frames.", samples...)
 }
 
-// backendOf says what carries the frames: one of backends.
-func backendOf(st *stack.Stack) string {
+// BackendOf says what carries the frames: rings, packet, none, or a link that stack.New was given.
+func BackendOf(st *stack.Stack) string {
 	link := st.LinkStatus()
 	switch {
 	case !link.Since.IsZero():

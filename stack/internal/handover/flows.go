@@ -88,9 +88,9 @@ func (m *Handover) eachFlow(do func(rdma.Flow, tcp.EndpointState)) {
 
 // WorksOff reports whether netstack is waited for to take from its queues what they hold.
 func (m *Handover) WorksOff() bool {
-	free := m.pausing.TryLock()
-	if free {
-		m.pausing.Unlock()
+	if !m.pausing.TryLock() {
+		return true
 	}
-	return !free
+	m.pausing.Unlock()
+	return false
 }

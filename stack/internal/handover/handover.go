@@ -21,19 +21,15 @@ import (
 
 // Local is the stack, to its hand-over.
 type Local interface {
-	// Enter keeps the stack from ending until leave is called; an error says that it has ended.
-	Enter() (leave func(), err error)
+	Enter() (leave func(), err error) // keeps the stack from ending until leave is called
 	Closed() bool
 	Done() <-chan struct{} // closed when nothing of the stack is left
 	Draining() bool
-	// Link returns the link; nil: it is none of package link/rdma.
-	Link() *rdma.Endpoint
-	// Ports returns those shared with the kernel; nil: there are none.
-	Ports() Ports
+	Link() *rdma.Endpoint // nil: it is none of package link/rdma
+	Ports() Ports         // those shared with the kernel; nil: there are none
 	HardwareAddr() net.HardwareAddr
 	Addrs() []netip.Prefix
-	// UnconnectedPorts returns the ports of UDP sockets that are not connected.
-	UnconnectedPorts() []uint16
+	UnconnectedPorts() []uint16 // of UDP sockets
 }
 
 // Ports are those of a stack on the host's own addresses, for each of which the kernel has a
@@ -42,15 +38,13 @@ type Ports interface {
 	// Duplicates returns descriptors of the sockets that serve, the block's left out. They are the
 	// caller's, also after an error.
 	Duplicates() (ports []Port, fds []int, err error)
-	// ServeInherited serves at the ports whose sockets the process before had.
-	ServeInherited() error
+	ServeInherited() error // at the ports whose sockets the process before had
 	// Pause leaves accepting and reading to a newcomer, until Resume.
 	Pause()
 	Resume()
 	// MoveRules moves the device's rules of the ports on. unix.EADDRINUSE: another process has one.
 	MoveRules(to RuleState) error
-	// UDPPorts returns the ports whose datagrams a newcomer gets.
-	UDPPorts() map[uint16]bool
+	UDPPorts() map[uint16]bool // whose datagrams a newcomer gets
 	// Yield gives the kernel all clients except these remote ends, by port; LeaveRest fewer of
 	// them. Unyield undoes Yield, also after an error.
 	Yield(remotes map[Port][]netip.AddrPort) error
