@@ -40,10 +40,20 @@ type run struct {
 	payload      int    // of all frames
 	regular      bool   // next may add to it
 	fastPath     bool   // may take the fast path
-	ackFirst     bool   // an ACK without the payload is delivered first
+	ackFirst     ackFirst
+	stamp        uint32 // of ackStamped
 	supersedable bool   // a pure ACK of something new, see addACK
 	acked        uint32 // the ACK number of the flow before it, if supersedable
 }
+
+// ackFirst says which ACK without payload is delivered in front of a segment.
+type ackFirst uint8
+
+const (
+	ackNone    ackFirst = iota
+	ackOnly             // the segment's headers
+	ackStamped          // likewise, with a timestamp that the segment lacks
+)
 
 // merged reports whether the run has more than one frame.
 func (r *run) merged() bool { return r.first != r.last }

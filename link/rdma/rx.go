@@ -67,8 +67,12 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			continue
 		}
 		w.merge.add(i, &l)
-		if r := w.merge.latest(); changes&tcpfix.HandshakeData != 0 && r.first == int16(i) {
-			r.ackFirst = true
+		if r := w.merge.latest(); r.first != int16(i) {
+			continue
+		} else if changes&tcpfix.HandshakeData != 0 {
+			r.ackFirst = ackOnly
+		} else if changes&tcpfix.HandshakeStamp != 0 {
+			r.ackFirst, r.stamp = ackStamped, w.e.flows.SYNStamp(frames[i].Data, &l)
 		}
 	}
 }
@@ -100,7 +104,7 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 	if c&tcpfix.NarrowWindow != 0 {
 		w.count.narrowWindow.Add(1)
 	}
-	if c&tcpfix.HandshakeData != 0 {
+	if c&(tcpfix.HandshakeData|tcpfix.HandshakeStamp) != 0 {
 		w.count.handshakeData.Add(1)
 	}
 	if c&tcpfix.PathMTU != 0 {
@@ -145,7 +149,7 @@ func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 			continue
 		}
 		if !w.attachment.stopped() {
-			if w.merge.runs[i].ackFirst {
+			if w.merge.runs[i].ackFirst != ackNone {
 				w.deliverACK(w.merge.runs[i], pkt)
 			}
 			w.deliver(&w.merge.runs[i], pkt)
@@ -576,8 +580,8 @@ func (c *chunks) release() {
 }
 
 // deliverACK delivers the headers of a segment that ends a handshake, as an ACK without payload, in
-// front of it: see tcpfix/handshake_data.go. r is a copy of the segment's run. The TCP checksum is
-// left wrong, as in rewrite.
+// front of it, with a timestamp if it is [ackStamped]: see tcpfix/handshake_data.go. r is a copy of
+// the segment's run. The TCP checksum is left wrong, as in rewrite.
 func (w *worker) deliverACK(r run, pkt *gstack.PacketBuffer) {
 	h, ok := pkt.Data().PullUp(r.L4 + hdr.TCPLen)
 	if !ok || !r.Plain {
@@ -589,6 +593,15 @@ func (w *worker) deliverACK(r run, pkt *gstack.PacketBuffer) {
 	}
 	b := append([]byte(nil), h...)
 	b[r.L4+13] &^= hdr.FlagsLast
+	if r.ackFirst == ackStamped {
+		const words = 3 // two NOPs, kind, length, value and echo
+		if b[r.L4+12]>>4 > 15-words {
+			return
+		}
+		b[r.L4+12] += words << 4
+		b = append(b, hdr.OptNop, hdr.OptNop, hdr.OptTimestamp, 10)
+		b = append(binary.BigEndian.AppendUint32(b, r.stamp), 0, 0, 0, 0)
+	}
 	r.setPayload(b, 0)
 	ack := gstack.NewPacketBuffer(gstack.PacketBufferOptions{Payload: buffer.MakeWithData(b)})
 	defer ack.DecRef()

@@ -228,15 +228,34 @@ func invalid() []row {
 				       < PA 1+100 ack 1 nots
 				       read 100
 				5ms    > A 1 ack 101`},
-		{name: "the last ACK of a handshake without a timestamp is not taken",
-			source: "RFC 7323 3.2; google/gvisor#11536: such clients never get in",
-			linux:  "takes it, net/ipv4/tcp_minisocks.c tcp_check_req",
+		{name: "the last ACK of a handshake without a timestamp is taken",
+			source: "google/gvisor#11536; Linux: net/ipv4/tcp_minisocks.c tcp_check_req (RFC " +
+				"7323 3.2: it should be dropped)",
 			script: `
 				0      listen
 				       < S 0 mss 1000 ts
 				       > SA 0 ack 1 mss own ts
 				10ms   < A 1 ack 1 nots
-				20ms   < A 1 ack 1
-				       accept`},
+				       accept
+				20ms   < PA 1+100 ack 1 nots
+				       read 100
+				25ms   > A 1 ack 101
+				       write 50
+				       > PA 1+50 ack 101
+				30ms   < A 101 ack 51 nots`},
+		{name: "data without a timestamp ends a handshake",
+			source: "google/gvisor#11536; Linux: net/ipv4/tcp_minisocks.c tcp_check_req (RFC " +
+				"7323 3.2: it should be dropped)",
+			script: `
+				0      listen
+				       < S 0 mss 1000 ts
+				       > SA 0 ack 1 mss own ts
+				10ms   < PA 1+100 ack 1 nots
+				       accept
+				       read 100
+				15ms   > A 1 ack 101
+				20ms   < PAF 101+10 ack 1 nots
+				       read 10
+				25ms   > A 1 ack 112`},
 	}
 }

@@ -62,18 +62,19 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 }
 
 // Changes says what Received has changed in a packet, or that it is to be dropped.
-type Changes uint8
+type Changes uint16
 
 // The bits of Changes.
 const (
-	ZeroWindow    Changes = 1 << iota // the sequence number: netstack had announced window 0
-	SYNRTT                            // the timestamp echo: it answers a SYN sent several times
-	SACKRemoved                       // the SACK option is taken out
-	PathMTU                           // the MTU in a message that a packet was too big
-	EchoAged                          // the timestamp echo: it answers what was lost with the link
-	NarrowWindow                      // the window: it was less than what has been sent
-	Forged                            // nothing: it is a message about what was never sent; drop it
-	HandshakeData                     // nothing: it ends a handshake; an ACK of it is to go first
+	ZeroWindow     Changes = 1 << iota // the sequence number: netstack had announced window 0
+	SYNRTT                             // the timestamp echo: it answers a SYN sent several times
+	SACKRemoved                        // the SACK option is taken out
+	PathMTU                            // the MTU in a message that a packet was too big
+	EchoAged                           // the timestamp echo: it answers what was lost with the link
+	NarrowWindow                       // the window: it was less than what has been sent
+	Forged                             // nothing: it is a message about what was never sent
+	HandshakeData                      // nothing: it ends a handshake; an ACK of it is to go first
+	HandshakeStamp                     // nothing: likewise, and that ACK needs [Flows.SYNStamp]
 )
 
 // Received changes a received frame where that is needed. p has been parsed from it, and its
@@ -91,9 +92,7 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	}
 	f.synEcho.received(&s)
 	f.synWindow.received(&s)
-	if f.handshake.received(&s) {
-		c |= HandshakeData
-	}
+	c |= f.handshake.received(&s)
 	if f.synRTT.received(&s) {
 		c |= SYNRTT
 	}
@@ -105,6 +104,13 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 		c |= SACKRemoved
 	}
 	return c
+}
+
+// SYNStamp returns the timestamp of the SYN of a connection, once: p, parsed from frame, is the
+// segment that ends its handshake.
+func (f *Flows) SYNStamp(frame []byte, p *hdr.Packet) uint32 {
+	s := hdr.Received(frame, p, f.key)
+	return f.handshake.takeStamp(&s)
 }
 
 // receivedOther is Received for packets that are not TCP.

@@ -1,6 +1,7 @@
 package tcpfix
 
 import (
+	"encoding/binary"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,16 @@ import (
 //
 // Not reported upstream. No longer needed when the row "what is missing is taken where data has
 // ended the handshake" of tests/conformance/tcp passes without it.
+//
+// Behaviour: netstack drops the segment that ends a handshake if it has no timestamp and our
+// SYN-ACK has one (synRcvdState). Clients that send a timestamp in their SYN only never get in.
+// Afterwards it takes segments without one.
+//
+// Fix: the ACK that is delivered first has the timestamp of the SYN, and echoes none, so that it is
+// no sample of the round trip.
+//
+// Upstream: google/gvisor#11536. No longer needed when the row "the last ACK of a handshake without
+// a timestamp is taken" of tests/conformance/tcp passes without it.
 type handshakeData struct {
 	waiting atomic.Int32 // slots that are taken
 
@@ -34,6 +45,7 @@ type handshakeData struct {
 type handshakeEnd struct {
 	seq, ack uint32
 	options  optionSet
+	stamp    uint32        // of the SYN, if options has it
 	last     time.Duration // our SYN-ACK was sent at
 }
 
@@ -60,23 +72,25 @@ func (x *handshakeData) sent(s *hdr.Segment) {
 	}
 	slot.key, slot.of = key, handshakeEnd{seq: ack, ack: seq + 1,
 		options: optionsIn(s.TCP()), last: x.since()}
+	if stamp := s.Options().Timestamp; stamp != nil {
+		slot.of.stamp = binary.BigEndian.Uint32(stamp[6:])
+	}
 }
 
-// received reports whether a segment carries data and ends a handshake, and changes a copy of a SYN
-// that has been answered, see syn.go.
-func (x *handshakeData) received(s *hdr.Segment) bool {
+// received says how a segment ends a handshake, and changes a copy of a SYN that has been answered,
+// see syn.go.
+func (x *handshakeData) received(s *hdr.Segment) Changes {
 	const mask = hdr.FlagSYN | hdr.FlagACK | hdr.FlagRST
 	if x.waiting.Load() == 0 {
-		return false
+		return 0
 	}
 	switch s.Flags() & mask {
 	case hdr.FlagSYN:
 		x.again(s)
-		return false
 	case hdr.FlagACK:
 		return x.ends(s)
 	}
-	return false
+	return 0
 }
 
 // again takes options out of a SYN that has been answered without them.
@@ -89,18 +103,36 @@ func (x *handshakeData) again(s *hdr.Segment) {
 	}
 }
 
-// ends reports whether a segment carries data and ends a handshake.
-func (x *handshakeData) ends(s *hdr.Segment) bool {
+// ends says whether a segment ends a handshake and lacks the timestamp, or carries data.
+func (x *handshakeData) ends(s *hdr.Segment) Changes {
 	seq, ack := hdr.Numbers(s.TCP())
 	x.syns.mu.Lock()
 	defer x.syns.mu.Unlock()
 	x.expire()
 	slot, key := x.syns.slot(s)
 	if slot.key != key || slot.of.seq != seq || slot.of.ack != ack {
-		return false
+		return 0
+	}
+	if slot.of.options&(1<<hdr.OptTimestamp) != 0 && s.Options().Timestamp == nil {
+		return HandshakeStamp
 	}
 	x.free(slot)
-	return s.Payload > 0
+	if s.Payload > 0 {
+		return HandshakeData
+	}
+	return 0
+}
+
+// takeStamp returns the timestamp of the SYN of a connection whose handshake s ends, and forgets
+// it.
+func (x *handshakeData) takeStamp(s *hdr.Segment) (stamp uint32) {
+	x.syns.mu.Lock()
+	defer x.syns.mu.Unlock()
+	if slot, key := x.syns.slot(s); slot.key == key {
+		stamp = slot.of.stamp
+		x.free(slot)
+	}
+	return stamp
 }
 
 // free empties a slot.

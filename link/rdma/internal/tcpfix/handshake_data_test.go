@@ -21,19 +21,19 @@ func TestHandshakeData(t *testing.T) {
 		name   string
 		first  func(*hdrtest.TCPFrame)
 		second func(*hdrtest.TCPFrame)
-		want   [2]bool
+		want   [2]Changes
 	}{
-		{name: "data, and again", want: [2]bool{true, false}},
+		{name: "data, and again", want: [2]Changes{HandshakeData, 0}},
 		{name: "an ACK, then data", first: func(f *hdrtest.TCPFrame) { f.Payload = nil }},
-		{name: "of another connection", want: [2]bool{false, true},
+		{name: "of another connection", want: [2]Changes{0, HandshakeData},
 			first: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
-		{name: "behind a gap", want: [2]bool{false, true},
+		{name: "behind a gap", want: [2]Changes{0, HandshakeData},
 			first: func(f *hdrtest.TCPFrame) { f.Seq++ }},
-		{name: "of what was not sent", want: [2]bool{false, true},
+		{name: "of what was not sent", want: [2]Changes{0, HandshakeData},
 			first: func(f *hdrtest.TCPFrame) { f.Ack++ }},
-		{name: "a SYN again", want: [2]bool{false, true},
+		{name: "a SYN again", want: [2]Changes{0, HandshakeData},
 			first: func(f *hdrtest.TCPFrame) { f.Flags, f.Seq = header.TCPFlagSyn, 7 }},
-		{name: "a reset", want: [2]bool{false, true},
+		{name: "a reset", want: [2]Changes{0, HandshakeData},
 			first: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -47,7 +47,51 @@ func TestHandshakeData(t *testing.T) {
 				b := f.Bytes()
 				s := hdr.Received(b, hdrtest.Parse(b), testSeed)
 				if got := x.received(&s); got != tc.want[i] {
-					t.Errorf("segment %d: %v, want %v", i, got, tc.want[i])
+					t.Errorf("segment %d: %#x, want %#x", i, got, tc.want[i])
+				}
+			}
+			if n := x.waiting.Load(); n != 0 {
+				t.Errorf("%d handshakes are waited for, want 0", n)
+			}
+		})
+	}
+}
+
+// TestHandshakeWithoutTimestamp: after a SYN-ACK with a timestamp, which echoes 77, comes a segment
+// without one. Its SYN's is to be had once.
+func TestHandshakeWithoutTimestamp(t *testing.T) {
+	stamp := []byte{1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 77}
+	synACK := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+		Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 8, TTL: 64, Options: stamp,
+		Flags: header.TCPFlagSyn | header.TCPFlagAck}
+	end := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		Ports: [2]uint16{4000, 80}, Seq: 8, Ack: 100, Flags: header.TCPFlagAck, TTL: 64}
+	for _, tc := range []struct {
+		name         string
+		ours, theirs []byte
+		payload      string
+		want         Changes
+	}{
+		{"an ACK", stamp, nil, "", HandshakeStamp},
+		{"data", stamp, nil, "data", HandshakeStamp},
+		{"an ACK with one", stamp, stamp, "", 0},
+		{"data with one", stamp, stamp, "data", HandshakeData},
+		{"none was agreed on", nil, nil, "", 0},
+		{"none was agreed on, data", nil, nil, "data", HandshakeData},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			x := newHandshakeData(faketime.NewManualClock())
+			ours, theirs := synACK, end
+			ours.Options, theirs.Options, theirs.Payload = tc.ours, tc.theirs, []byte(tc.payload)
+			x.sent(sentSegment(t, ours))
+			b := theirs.Bytes()
+			s := hdr.Received(b, hdrtest.Parse(b), testSeed)
+			if got := x.received(&s); got != tc.want {
+				t.Errorf("%#x, want %#x", got, tc.want)
+			}
+			if tc.want == HandshakeStamp {
+				if first, again := x.takeStamp(&s), x.takeStamp(&s); first != 77 || again != 0 {
+					t.Errorf("timestamps %d and %d, want 77 and 0", first, again)
 				}
 			}
 			if n := x.waiting.Load(); n != 0 {
@@ -78,9 +122,14 @@ func TestHandshakeDataExpires(t *testing.T) {
 
 // sentSYNACK is a SYN-ACK with numbers 99 and 8.
 func sentSYNACK(t *testing.T) *hdr.Segment {
-	frame := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
-		Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 8, Flags: header.TCPFlagSyn | header.TCPFlagAck,
-		TTL: 64}.Bytes()
+	return sentSegment(t, hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1,
+		To: 2, Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 8, TTL: 64,
+		Flags: header.TCPFlagSyn | header.TCPFlagAck})
+}
+
+// sentSegment is f on its way out.
+func sentSegment(t *testing.T, f hdrtest.TCPFrame) *hdr.Segment {
+	frame := f.Bytes()
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: len(frame)})
 	t.Cleanup(pkt.DecRef)
 	copy(pkt.LinkHeader().Push(len(frame)), frame)
