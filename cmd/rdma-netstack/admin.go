@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
@@ -36,7 +34,7 @@ func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
 	case err == nil:
 		go srv.Serve(l)
 	default:
-		log.Info("the commands ss, stats, health and rules will not find this server", "reason",
+		log.Info("the commands status, ss and top will not find this server", "reason",
 			err)
 	}
 	if f.admin == "" {
@@ -80,22 +78,3 @@ func (f *serveFlags) checkAdmin() error {
 	}
 	return nil
 }
-
-// lookFlags are those of the commands that look at a running server.
-type lookFlags struct {
-	pid  int
-	json bool
-}
-
-// addTo adds the flags to a command, below its own.
-func (f *lookFlags) addTo(cmd *cobra.Command, options ...option) {
-	addFlags(cmd, "Flags", append(options, f.pidOption(cmd),
-		opt("json", "", &f.json, "print JSON"))...)
-}
-
-func (f *lookFlags) pidOption(cmd *cobra.Command) option {
-	return opt("pid", "PID", &f.pid, "which server, if several run", runningServers(cmd))
-}
-
-// errSeveral refuses to look without --pid at one of several servers.
-var errSeveral = errors.New("several servers run; say which by --pid")

@@ -61,15 +61,17 @@ func TestLook(t *testing.T) {
 			"LISTEN 0      2048      192.0.2.10:80        0.0.0.0:*    users:((\""},
 		{[]string{"ss", "-u", "-a"}, "State Recv-Q"},
 		{[]string{"ss", "-a"}, "Netid State  Recv-Q Send-Q Local Address:Port Peer Address:Port"},
-		{[]string{"netstat", "-s"}, "Tcp:\n    0 active connection openings\n"},
+		{[]string{"status", "netstat", "-s"}, "Tcp:\n    0 active connection openings\n"},
+		{[]string{"status", "errors"}, ""},
+		{[]string{"status"}, "frames by rings of the software NIC on none, since "},
 		{[]string{"errors"}, ""},
-		{[]string{"rules"}, "queue 0 and Linux  "},
-		{[]string{"health"}, "  reporter device\n    state healthy error 0 recover 0 " +
+		{[]string{"status", "rules"}, "queue 0 and Linux  "},
+		{[]string{"status", "health"}, "  reporter device\n    state healthy error 0 recover 0 " +
 			"grace_period 0 auto_recover true auto_dump true\n"},
 		{[]string{"health", "show", "rx"}, "  reporter rx\n"},
-		{[]string{"health", "dump", "tx"}, "tx0 at "},
+		{[]string{"status", "health", "dump", "tx"}, "tx0 at "},
 		{[]string{"health", "dump", "--now", "rx"}, "  wqe  0     posted"},
-		{[]string{"stats", "--all"}, "     rx0_packets: 0\n"},
+		{[]string{"status", "stats", "--all"}, "     rx0_packets: 0\n"},
 		{[]string{"top", "--interval", "1ms", "--count", "2"}, "connections, 0 opened/s"},
 		{[]string{"top", "--interval", "1ms", "--count", "1", "--json"}, `"queues":[{"queue":0,`},
 		{[]string{"stats", "--interval", "1ms", "--count", "2"}, " s:\n"},
@@ -87,19 +89,23 @@ func TestLook(t *testing.T) {
 	var dumps []admin.Dump
 	var info admin.Info
 	var rules []ownedRule
-	for command, v := range map[string]any{"ss": &sockets, "stats": &counters,
-		"errors": &problems, "health": &reporters, "health dump device": &dumps,
-		"rules": &rules} {
+	var all overview
+	for command, v := range map[string]any{"ss": &sockets, "status stats": &counters,
+		"status errors": &problems, "status health": &reporters, "status": &all,
+		"status health dump device": &dumps, "status rules": &rules} {
 		stdout, _, _ := look(append(append(strings.Fields(command), "--json"), pid...)...)
 		if err := json.Unmarshal([]byte(stdout), v); err != nil {
 			t.Errorf("%s --json: %v", command, err)
 		}
 	}
 	queues := s.stack.Device().NumTx() + 1
+	if all.Info.PID != os.Getpid() || len(all.Health) != 6 {
+		t.Errorf("status: %+v", all)
+	}
 	if len(reporters) != 6 || len(dumps) != queues || len(dumps[queues-1].WQEs) == 0 {
 		t.Errorf("%d reporters, %d dumps of %d queues", len(reporters), len(dumps), queues)
 	}
-	_, stderr, code := look(append([]string{"health", "recover", "device"}, pid...)...)
+	_, stderr, code := look(append(strings.Fields("status health recover device"), pid...)...)
 	if code != exitFailed || !strings.Contains(stderr, "reporter device is healthy") {
 		t.Errorf("recover of what is healthy: code %d, %q", code, stderr)
 	}
@@ -206,7 +212,7 @@ func TestHealthUsage(t *testing.T) {
 		"show --now tx":     "--now is for dump",
 		"dump tx --now --x": "unknown flag --x",
 	} {
-		args := append([]string{"health"}, strings.Fields(line)...)
+		args := append([]string{"status", "health"}, strings.Fields(line)...)
 		if _, stderr, code := look(args...); code != exitUsage || !strings.Contains(stderr, want) {
 			t.Errorf("health %s: code %d, %q", line, code, stderr)
 		}

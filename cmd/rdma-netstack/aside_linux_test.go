@@ -12,7 +12,8 @@ import (
 // TestLooks: servers do not give way, what looks at them does, for Wireshark, too.
 func TestLooks(t *testing.T) {
 	for command, want := range map[string]bool{"ss -i": true, "top": true, "capture -w x": true,
-		"stats": true, "health dump tx": true, "profile cpu": true, "--extcap-interfaces": true,
+		"stats": true, "status": true, "status health dump tx": true,
+		"profile cpu": true, "--extcap-interfaces": true,
 		"serve http": false, "pktgen tx": false, "demo": false, "": false} {
 		if looks(strings.Fields(command)) != want {
 			t.Errorf("%q looks at a server: %v", command, !want)

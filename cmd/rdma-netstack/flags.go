@@ -161,14 +161,10 @@ func printHelp(cmd *cobra.Command, w io.Writer) {
 			}
 		}
 	}
-	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(w, "\n\"%s COMMAND --help\" lists the flags of a command.\n", cmd.CommandPath())
-		return
-	}
 	var titles []string
 	groups := map[string]*pflag.FlagSet{}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
+		if f.Hidden || f.Name == "help" || f.Name == "version" {
 			return
 		}
 		title := append(f.Annotations[flagGroup], "Flags")[0] // those of package cobra have none
@@ -181,6 +177,9 @@ func printHelp(cmd *cobra.Command, w io.Writer) {
 	})
 	for _, title := range titles {
 		fmt.Fprintf(w, "\n%s:\n%s", title, groups[title].FlagUsagesWrapped(helpWidth))
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(w, "\n\"%s COMMAND --help\" lists the flags of a command.\n", cmd.CommandPath())
 	}
 }
 

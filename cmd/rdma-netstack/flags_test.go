@@ -98,13 +98,13 @@ func TestFlagErrors(t *testing.T) {
 		"serve http --gateway x":    `want an IP address, such as 192.0.2.1 or 2001:db8::1 (`,
 		"serve htp":                 `rdma-netstack serve: no command "htp": did you mean http? (`,
 		"sever http":                `rdma-netstack: no command "sever": want one of build, capture, `,
-		"statz --json":              `no command "statz": did you mean stats? (`,
+		"statuz --json":             `no command "statuz": did you mean status? (`,
 		"help serve htp":            `no command "htp": did you mean http? (`,
 		"man serve htp":             `no command "htp": did you mean http? (`,
 		"completion bash extra":     `unexpected argument "extra" (`,
 		"version now":               `unexpected argument "now" (`,
 		"serve":                     "no command given: want one of dns, http, iperf3 (",
-		"netstat -s now":            `unexpected argument "now" (`,
+		"status netstat -s now":     `unexpected argument "now" (`,
 		"serve iperf3 --listen":     "missing value after --listen (",
 		"serve http --log-format x": `"x" for --log-format: want text or json (`,
 	} {
@@ -165,8 +165,10 @@ func TestCompletionWords(t *testing.T) {
 		{"serve http --root /sr", dirs},
 		{"serve dns --zone _", files},
 		{"serve dns --zone x --zo", "--zone " + none},
-		{"health d", "dump device " + none},
-		{"health dump d", "device " + none},
+		{"status _", "errors health netstat rules stats " + none},
+		{"status health d", "dump device " + none},
+		{"heal", none}, // the former name
+		{"status health dump d", "device " + none},
 		{"profile c", "cpu " + none},
 		{"tea _", files}, // whatever it is
 		{"completion _", "bash fish powershell zsh " + none},

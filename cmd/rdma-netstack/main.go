@@ -117,9 +117,12 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(cmd, out.stdout) })
 	addGroup(root, groupServe, "Servers", demoCommand(out), serveCommand(out), buildCommand(out),
 		runCommand(out), testCommand(out))
-	addGroup(root, groupRunning, "Running servers", ssCommand(out), topCommand(out),
-		captureCommand(out), statsCommand(out), netstatCommand(out), errorsCommand(out),
-		rulesCommand(out), healthCommand(out), profileCommand(out), extcapCommand(out))
+	addGroup(root, groupRunning, "Running servers", statusCommand(out), ssCommand(out),
+		topCommand(out), captureCommand(out), profileCommand(out), extcapCommand(out))
+	for _, c := range statusSections(out) {
+		c.Hidden, c.GroupID = true, groupRunning
+		root.AddCommand(c)
+	}
 	addGroup(root, groupRings, "Rings without TCP/IP", pktgenCommand(out), xconnectCommand(out))
 	addGroup(root, groupMachine, "This machine", devicesCommand(out), doctorCommand(out),
 		compareCommand(out))

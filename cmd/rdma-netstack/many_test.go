@@ -209,7 +209,7 @@ type looked struct {
 func (w *watched) look() (l looked) {
 	w.t.Helper()
 	began := time.Now()
-	l.before = w.print("stats", "--all")
+	l.before = w.print("status", "stats", "--all")
 	l.least = w.clients.done.Load()
 	l.sockets = w.print("ss", "-tin")
 	l.most = w.clients.begun.Load()
@@ -219,7 +219,7 @@ func (w *watched) look() (l looked) {
 	if err != nil || w.code != 0 || !strings.Contains(w.stderr, "200 frames") {
 		w.t.Errorf("capture: %v, code %d, %s", err, w.code, w.stderr)
 	}
-	l.after = w.print("stats", "--all")
+	l.after = w.print("status", "stats", "--all")
 	l.took = time.Since(began)
 	return l
 }

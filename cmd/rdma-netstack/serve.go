@@ -111,7 +111,7 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 		opt("admin", "ADDR:PORT", &f.admin, "also serve a status page for browsers (/), "+
 			"/healthz, /readyz, /metrics (Prometheus) and, as JSON, /status, /stats, /errors, "+
 			"/sockets and /info on an address of this machine, not of the slice. They are always "+
-			"served on a unix socket of the user, where the commands ss, top, stats and errors "+
+			"served on a unix socket of the user, where the commands status, ss and top "+
 			"find them"),
 		opt("admin-host", "NAME", &f.adminHosts, "a name by which others ask --admin, besides IP "+
 			"addresses, localhost and this machine's name: requests for other names are refused "+

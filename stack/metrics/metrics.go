@@ -125,7 +125,7 @@ func (p *page) host(st *stack.Stack) {
 		of(h.Received, "direction", "rx"), of(h.Sent, "direction", "tx"))
 }
 
-// events writes every counter of netstack and the link, by the name that rdma-netstack stats has.
+// events writes every counter of netstack and the link, by its name in rdma-netstack status stats.
 func (p *page) events(st *stack.Stack) {
 	var all []sample
 	for name, n := range st.Counters() {
@@ -139,5 +139,5 @@ func (p *page) events(st *stack.Stack) {
 		all = append(all, of(n, "name", strings.Join(parts, "_")))
 	}
 	p.family(counter, "events_total",
-		"Every counter of the stack, by its name in rdma-netstack stats.", all...)
+		"Every counter of the stack, by its name in rdma-netstack status stats.", all...)
 }
