@@ -47,10 +47,13 @@ type host struct {
 	past     uint64       // frames that links before it have received
 	again    time.Time    // when the netdev was opened again; zero: never
 	block    *backing.Block
-	addrs    []netip.Prefix // in use, those of IPv6 without zones
-	ports    map[hostKey]*hostPort
+	addrs    []netip.Prefix        // in use, those of IPv6 without zones
+	ports    map[hostKey]*hostPort // see port and forget
+	untold   untold
 	bindings map[*binding]struct{}
-	kept     map[kernelConn]struct{} // of the kernel, whose listener may be closed
+	// lookAgain is when giving ports back may next look at all connections
+	lookAgain time.Time
+	kept      map[kernelConn]struct{} // of the kernel, whose listener may be closed
 }
 
 // Name returns what the netdev is called now.

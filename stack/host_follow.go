@@ -187,7 +187,7 @@ func (h *host) addPorts(p netip.Prefix) error {
 			errs = append(errs, h.join(b, p.Addr()))
 		}
 	}
-	return errors.Join(append(errs, h.tellPorts())...)
+	return errors.Join(append(errs, h.tellAllPorts())...)
 }
 
 // remove ends the use of an address: nothing more comes to it, its connections are aborted, and its
@@ -220,7 +220,7 @@ func (h *host) withdraw(a netip.Addr) error {
 	if h.rules != nil {
 		errs = append(errs, h.rules.RemoveBlock(h.block.First, a))
 	}
-	return errors.Join(append(errs, h.tellPorts())...)
+	return errors.Join(append(errs, h.tellAllPorts())...)
 }
 
 // closePorts gives the ports of an address back to the kernel.
@@ -235,7 +235,7 @@ func (h *host) closePorts(a netip.Addr) error {
 		for _, b := range p.users {
 			delete(b.at, a)
 		}
-		delete(h.ports, k)
+		h.forget(k)
 		errs = append(errs, h.unsteer(p), p.close()) // a socket may have been bound meanwhile
 	}
 	return errors.Join(append(errs, h.block.Remove(h.zoned(a)), h.tellPorts())...)

@@ -24,6 +24,8 @@ type binding struct {
 	listener *TCPListener // of TCP
 	conn     *UDPConn     // of UDP
 
+	connected bool // netstack may have connections of the listener, which is closed
+
 	at map[netip.Addr]*hostPort // by address; guarded by host.mu
 }
 
@@ -76,6 +78,8 @@ type hostPort struct {
 	held     bool       // a connection was made from it; guarded by host.mu
 	dials    int        // that are made from it now; guarded by host.mu
 	accepted bool       // the kernel has had connections there; guarded by host.mu
+	// connected: netstack may have connections there without a listener; guarded by host.mu
+	connected bool
 	// shared: another process has the socket, too, and accepts and reads from it; guarded by
 	// host.mu
 	shared bool
@@ -167,7 +171,7 @@ func (h *host) join(b *binding, a netip.Addr) error {
 		p.users = slices.DeleteFunc(p.users, func(u *binding) bool { return u == b })
 	}
 	if err != nil && before == nil {
-		delete(h.ports, k)
+		h.forget(k)
 		return errors.Join(err, p.close())
 	} else if err != nil {
 		return err
@@ -211,7 +215,14 @@ func (h *host) port(k hostKey) (*hostPort, error) {
 		}
 	}
 	h.ports[k] = p
+	h.untold.note(k)
 	return p, nil
+}
+
+// forget removes a port, which is ours no longer. mu is held.
+func (h *host) forget(k hostKey) {
+	delete(h.ports, k)
+	h.untold.note(k)
 }
 
 // hostPortTaken says that another process of the host has a port.
@@ -231,6 +242,7 @@ func (h *host) leave(b *binding) error {
 	for a, p := range b.at {
 		delete(b.at, a)
 		p.users = slices.DeleteFunc(p.users, func(u *binding) bool { return u == b })
+		p.connected = p.connected || b.connected
 		if len(p.users) > 0 {
 			continue
 		}
@@ -274,8 +286,53 @@ func (p *hostPort) close() error {
 	return errors.Join(err, p.socket.Close())
 }
 
-// tellPorts tells the link what is ours. mu is held.
+// untold is what the link has not been told yet of the ports that are ours; guarded by host.mu.
+type untold struct {
+	known   bool                 // all but these ports are as the link was told
+	changed map[hostKey]struct{} // they are ours now, or no longer
+}
+
+// note says that a port has come to be ours, or is no longer.
+func (u *untold) note(k hostKey) {
+	if u.changed == nil {
+		u.changed = map[hostKey]struct{}{}
+	}
+	u.changed[k] = struct{}{}
+}
+
+// tellPorts tells the link which ports have come to be ours or are no longer. mu is held.
 func (h *host) tellPorts() error {
+	if h.link == nil || !h.untold.known {
+		return h.tellAllPorts()
+	}
+	var added, removed []packet.Ports
+	for k := range h.untold.changed {
+		if p := h.ports[k]; p != nil && !p.ofBlock && h.owns(k.at.Addr()) {
+			added = append(added, k.single())
+		} else {
+			removed = append(removed, k.single())
+		}
+	}
+	h.untold.changed = nil
+	err := h.link.ChangePorts(added, removed)
+	h.untold.known = err == nil
+	return err
+}
+
+// owns says whether an address is in use. mu is held.
+func (h *host) owns(a netip.Addr) bool {
+	return slices.ContainsFunc(h.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// single returns a port as the link knows it.
+func (k hostKey) single() packet.Ports {
+	return packet.Ports{UDP: k.protocol == backing.UDP, Addr: k.at.Addr(), First: k.at.Port(),
+		Last: k.at.Port()}
+}
+
+// tellAllPorts tells the link all that is ours, as it must when the link, the addresses or the
+// block have changed. mu is held.
+func (h *host) tellAllPorts() error {
 	if h.link == nil {
 		return nil
 	}
@@ -291,9 +348,10 @@ func (h *host) tellPorts() error {
 	}
 	for k, p := range h.ports {
 		if !p.ofBlock && own[k.at.Addr()] {
-			list = append(list, packet.Ports{UDP: k.protocol == backing.UDP, Addr: k.at.Addr(),
-				First: k.at.Port(), Last: k.at.Port()})
+			list = append(list, k.single())
 		}
 	}
-	return h.link.SetPorts(list)
+	err := h.link.SetPorts(list)
+	h.untold = untold{known: err == nil}
+	return err
 }

@@ -34,7 +34,7 @@ func (h *host) hold(a netip.Addr, port uint16) (held []*hostPort, err error) {
 		if err != nil {
 			return held, err
 		}
-		p.held, p.dials = true, p.dials+1
+		p.held, p.connected, p.dials = true, true, p.dials+1
 		held = append(held, p)
 		if err := h.steer(p); err != nil {
 			return held, err
@@ -64,6 +64,7 @@ func (h *host) sweepPorts() {
 	for _, p := range h.ports {
 		all = append(all, p)
 	}
+	h.lookAgain = time.Time{}
 	h.tryGiveBack(all)
 }
 
@@ -88,7 +89,7 @@ func (h *host) giveBack(ports []*hostPort) error {
 			notify(h.idle)
 			continue
 		}
-		delete(h.ports, p.key)
+		h.forget(p.key)
 		free = append(free, p)
 		errs = append(errs, h.unsteer(p))
 	}
@@ -102,17 +103,26 @@ func (h *host) giveBack(ports []*hostPort) error {
 }
 
 // connectedAt says at which of these ports there are connections of ours, in any state. The block's
-// stay ours anyway, and so need not be asked for; those of localhost have none. mu is held.
+// stay ours anyway, and so need not be asked for; those of localhost have none, nor do those whose
+// listeners have accepted none. A tenth of the time may be spent on it, so that closing many
+// listeners takes no time that grows with their square: of those asked for earlier it says that
+// there are some, until sweepPorts asks. mu is held.
 func (h *host) connectedAt(ports []*hostPort) map[netip.AddrPort]bool {
 	at := map[netip.AddrPort]bool{}
+	began := h.stack.clock.Now()
+	early := began.Before(h.lookAgain)
 	for _, p := range ports {
-		if p.key.protocol == backing.TCP && !p.ofBlock && !p.key.at.Addr().IsLoopback() {
-			at[p.key.at] = false
+		if p.connected && !p.ofBlock && !p.key.at.Addr().IsLoopback() {
+			at[p.key.at] = early
 		}
 	}
-	if len(at) == 0 {
-		return nil
+	if len(at) == 0 || early {
+		return at
 	}
+	defer func() {
+		now := h.stack.clock.Now()
+		h.lookAgain = now.Add(9 * now.Sub(began))
+	}()
 	for _, ep := range h.stack.net.RegisteredEndpoints() {
 		c, ok := ep.(*tcp.Endpoint)
 		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {

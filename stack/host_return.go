@@ -150,7 +150,7 @@ func (h *host) Reopen() (*packet.Port, error) {
 		h.past += q.Frames
 	}
 	h.link, h.again = port, h.stack.clock.Now()
-	err = h.tellPorts()
+	err = h.tellAllPorts()
 	h.mu.Unlock()
 	if err != nil {
 		return nil, errors.Join(err, port.Close())

@@ -54,7 +54,7 @@ func (h *host) claimBlock(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := h.tellPorts(); err != nil {
+	if err := h.tellAllPorts(); err != nil {
 		return err
 	}
 	first := h.block.First

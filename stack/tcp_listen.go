@@ -34,8 +34,9 @@ type TCPListener struct {
 	rd     ioSide
 	events waiter.Entry
 
-	// Guarded by rd.mu: the peer of the connection just accepted, and its own end, which mostly is
-	// that of the one before.
+	// Guarded by rd.mu: whether any connection of netstack was accepted, the peer of the last one,
+	// and its own end, which mostly is that of the one before.
+	accepted    bool
 	peer, local tcpip.FullAddress
 	localAddr   *net.TCPAddr // local; nil: none yet
 }
@@ -292,6 +293,7 @@ func (l *TCPListener) accept(kernel *kernelQueue) (*TCPConn, *net.TCPConn, error
 
 // conn makes a TCPConn of a connection just accepted. rd.mu is held.
 func (l *TCPListener) conn(ep tcpip.Endpoint, q *waiter.Queue) *TCPConn {
+	l.accepted = true
 	laddr := l.laddr
 	if laddr.IP.IsUnspecified() {
 		if local, terr := ep.GetLocalAddress(); terr == nil {
@@ -317,8 +319,13 @@ func (l *TCPListener) Close() error {
 	s.listeners.remove(l)
 	l.ep.Close()
 	s.listeners.mu.Unlock()
-	l.binding.leave(s)
 	l.rd.stop()
+	if l.binding != nil {
+		l.rd.mu.Lock() // no Accept is in progress any more
+		l.binding.connected = l.accepted
+		l.rd.mu.Unlock()
+	}
+	l.binding.leave(s)
 	return nil
 }
 

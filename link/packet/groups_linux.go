@@ -19,6 +19,8 @@ type groups struct {
 	joined [][6]byte // guarded by mu, as is all
 	all    bool
 	muted  bool // nothing passes
+
+	program []unix.SockFilter // that all sockets have; nil if that is not known
 }
 
 // SetGroups says which multicast addresses are ours, in place of those of the call before; until
@@ -92,10 +94,15 @@ func (p *Port) filter(joined [][6]byte, all bool) error {
 	if p.groups.muted {
 		program = nothing()
 	}
+	if slices.Equal(program, p.groups.program) {
+		return nil
+	}
+	p.groups.program = nil
 	for _, q := range p.rx {
 		if err := setFilter(q.fd, program); err != nil {
 			return fmt.Errorf("attach the filter of %s: %w", p.name, err)
 		}
 	}
+	p.groups.program = program
 	return nil
 }

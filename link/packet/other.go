@@ -17,6 +17,7 @@ type port interface {
 	Driver() string
 	SetMAC(net.HardwareAddr) error
 	SetPorts([]Ports) error
+	ChangePorts(added, removed []Ports) error
 	Stats() Stats
 }
 

@@ -2,7 +2,9 @@ package packet
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
+	"sync/atomic"
 )
 
 // Ports are ports of one address that are ours on the host's MAC (Config.Host), of TCP or UDP.
@@ -13,11 +15,48 @@ type Ports struct {
 }
 
 // portTable holds what comes to a port with the host's MAC: frames to Ports, ICMP errors about what
-// was sent from them, and the answers to ARP requests and neighbour solicitations. It does not
-// change.
+// was sent from them, and the answers to ARP requests and neighbour solicitations. One goroutine
+// adds and removes single ports while others look; all else does not change.
 type portTable struct {
-	single map[portKey]struct{}
+	single map[portsOf]*portSet
 	blocks []Ports
+
+	// byPort counts the addresses that have a single port, of TCP and of UDP. It is the writer's.
+	byPort [2]map[uint16]int
+}
+
+// portsOf says whose ports a portSet holds.
+type portsOf struct {
+	addr netip.Addr
+	udp  bool
+}
+
+// portSet has a bit for each port, in pages that are there once one of theirs is set.
+type portSet [1 << 16 / portPage]atomic.Pointer[[portPage / 64]atomic.Uint64]
+
+const portPage = 1024
+
+func (s *portSet) has(port uint16) bool {
+	page := s[port/portPage].Load()
+	return page != nil && page[port%portPage/64].Load()&(1<<(port%64)) != 0
+}
+
+// put sets or clears a port's bit, and says whether it was the other way before.
+func (s *portSet) put(port uint16, set bool) bool {
+	if s.has(port) == set {
+		return false
+	}
+	page, bit := s[port/portPage].Load(), uint64(1)<<(port%64)
+	if page == nil {
+		page = new([portPage / 64]atomic.Uint64)
+		s[port/portPage].Store(page)
+	}
+	if word := &page[port%portPage/64]; set {
+		word.Or(bit)
+	} else {
+		word.And(^bit)
+	}
+	return true
 }
 
 type portKey struct {
@@ -27,20 +66,67 @@ type portKey struct {
 }
 
 func newPortTable(list []Ports) *portTable {
-	t := &portTable{single: make(map[portKey]struct{}, len(list))}
+	t := &portTable{byPort: [2]map[uint16]int{{}, {}}}
+	var single []Ports
 	for _, p := range list {
 		if p.First == p.Last {
-			t.single[portKey{p.Addr, p.First, p.UDP}] = struct{}{}
+			single = append(single, p)
 		} else {
 			t.blocks = append(t.blocks, p)
 		}
 	}
-	return t
+	return t.with(single)
+}
+
+// with returns a table that has these single ports, too: t itself, unless an address is new. Then
+// t is the writer's no longer.
+func (t *portTable) with(single []Ports) *portTable {
+	grown := t
+	for _, p := range single {
+		of := portsOf{p.Addr, p.UDP}
+		if grown.single[of] != nil {
+			continue
+		}
+		if grown == t {
+			grown = &portTable{single: maps.Clone(t.single), blocks: t.blocks, byPort: t.byPort}
+		}
+		if grown.single == nil {
+			grown.single = map[portsOf]*portSet{}
+		}
+		grown.single[of] = new(portSet)
+	}
+	for _, p := range single {
+		if grown.single[portsOf{p.Addr, p.UDP}].put(p.First, true) {
+			grown.byPort[protocolIndex(p.UDP)][p.First]++
+		}
+	}
+	return grown
+}
+
+// drop removes single ports.
+func (t *portTable) drop(single []Ports) {
+	for _, p := range single {
+		set := t.single[portsOf{p.Addr, p.UDP}]
+		if set == nil || !set.put(p.First, false) {
+			continue
+		}
+		count := t.byPort[protocolIndex(p.UDP)]
+		if count[p.First]--; count[p.First] == 0 {
+			delete(count, p.First)
+		}
+	}
+}
+
+func protocolIndex(udp bool) int {
+	if udp {
+		return 1
+	}
+	return 0
 }
 
 // has says whether a port of ours is meant.
 func (t *portTable) has(k portKey) bool {
-	if _, ok := t.single[k]; ok {
+	if set := t.single[portsOf{k.addr, k.udp}]; set != nil && set.has(k.port) {
 		return true
 	}
 	for _, b := range t.blocks {

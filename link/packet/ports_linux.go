@@ -2,6 +2,7 @@ package packet
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -10,6 +11,24 @@ import (
 // SetPorts says which ports of the host's addresses are ours, in place of those of the call before.
 // It is for a port with Config.Host; a closed one does nothing.
 func (p *Port) SetPorts(list []Ports) error {
+	return p.changePorts(func(*portTable) *portTable { return newPortTable(list) })
+}
+
+// ChangePorts is SetPorts for what was added and removed since, at a cost that does not depend on
+// what else there is: single ports, no blocks.
+func (p *Port) ChangePorts(added, removed []Ports) error {
+	if i := slices.IndexFunc(slices.Concat(added, removed), func(p Ports) bool {
+		return p.First != p.Last
+	}); i >= 0 {
+		return fmt.Errorf("change ports of %s: use SetPorts for a block of them", p.name)
+	}
+	return p.changePorts(func(t *portTable) *portTable {
+		t.drop(removed)
+		return t.with(added)
+	})
+}
+
+func (p *Port) changePorts(change func(*portTable) *portTable) error {
 	if !p.cfg.Host {
 		return fmt.Errorf("%s has a MAC of its own, whose ports are all ours", p.name)
 	}
@@ -21,7 +40,7 @@ func (p *Port) SetPorts(list []Ports) error {
 	if p.closed {
 		return nil
 	}
-	p.ports.Store(newPortTable(list))
+	p.ports.Store(change(p.ports.Load()))
 	return p.filter(nil, false)
 }
 
@@ -102,16 +121,11 @@ func (t *portTable) tests(udp bool) []unix.SockFilter {
 		program = append(program, jump(unix.BPF_JGE, uint32(b.First), 0, 2),
 			jump(unix.BPF_JGT, uint32(b.Last), 1, 0), pass)
 	}
-	clear(seen)
-	for k := range t.single {
-		if k.udp == udp {
-			seen[k.port] = true
-		}
-	}
-	if len(seen) > filterPorts {
+	single := t.byPort[protocolIndex(udp)]
+	if len(single) > filterPorts {
 		return []unix.SockFilter{pass}
 	}
-	for port := range seen {
+	for _, port := range slices.Sorted(maps.Keys(single)) {
 		program = append(program, jump(unix.BPF_JEQ, uint32(port), 0, 1), pass)
 	}
 	return append(program, drop)

@@ -3,8 +3,12 @@ package packet
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"maps"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -31,12 +35,21 @@ func TestHostPorts(t *testing.T) {
 		many = append(many, Ports{Addr: v4, First: 20000 + port, Last: 20000 + port},
 			Ports{UDP: true, Addr: v6, First: 20000 + port, Last: 20000 + port})
 	}
+	single, blocks, more := ports[:3], ports[3:], many[len(ports):]
 	for _, c := range []struct {
-		name  string
-		ports []Ports
-	}{{"in the kernel", ports}, {"here", many}} {
+		name string
+		set  func() error
+	}{
+		{"in the kernel", func() error { return p.SetPorts(ports) }},
+		{"here", func() error { return p.SetPorts(many) }},
+		{"removed until the kernel knows all", func() error { return p.ChangePorts(nil, more) }},
+		{"added", func() error {
+			return errors.Join(p.SetPorts(blocks), p.ChangePorts(single, nil))
+		}},
+		{"added until the kernel passes all", func() error { return p.ChangePorts(more, nil) }},
+	} {
 		t.Run(c.name, func(t *testing.T) {
-			must(t, p.SetPorts(c.ports))
+			must(t, c.set())
 			var want []string
 			frames := hostFrames()
 			for _, f := range frames {
@@ -172,6 +185,75 @@ func TestHostRefusals(t *testing.T) {
 	h := openIn(t, w.ours, Config{Device: ifname, Host: true})
 	must(t, h.Close())
 	must(t, h.SetPorts(nil)) // nothing, as it is closed
+	must(t, h.ChangePorts(nil, nil))
+	if err := h.ChangePorts([]Ports{{Addr: ourIP.Addr(), First: 1, Last: 2}}, nil); err == nil ||
+		err.Error() != "change ports of eth0: use SetPorts for a block of them" {
+		t.Error(err)
+	}
+}
+
+// TestPortsChange adds and removes ports in random order, and compares with a table that is told
+// all of them at once: what is ours, and the kernel's filter.
+func TestPortsChange(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	addrs := []netip.Addr{ourIP.Addr(), ourIPv6.Addr(), netip.MustParseAddr("192.0.2.77")}
+	block := Ports{Addr: addrs[0], First: 0xf000, Last: 0xf0ff}
+	held, table := map[Ports]bool{}, newPortTable([]Ports{block})
+	some := func(most int) (list []Ports) {
+		for range random.IntN(most) {
+			port := uint16(random.IntN(600) * 101)
+			list = append(list, Ports{UDP: random.IntN(2) == 0, First: port, Last: port,
+				Addr: addrs[random.IntN(len(addrs))]})
+		}
+		return list
+	}
+	for step := range 400 {
+		added, removed := some(12), some(12)
+		if step%100 > 80 {
+			removed = slices.Concat(removed, some(200))
+		}
+		table.drop(removed)
+		table = table.with(added)
+		for _, p := range removed {
+			delete(held, p)
+		}
+		for _, p := range added {
+			held[p] = true
+		}
+		want := newPortTable(append(slices.Collect(maps.Keys(held)), block))
+		if !slices.Equal(table.filter(), want.filter()) {
+			t.Fatalf("step %d: the filter of %d ports is another", step, len(held))
+		}
+		for _, p := range slices.Concat(added, removed, some(50)) {
+			k := portKey{p.Addr, p.First, p.UDP}
+			if table.has(k) != want.has(k) || held[p] && !table.has(k) {
+				t.Fatalf("step %d: %+v is ours: %v, want %v", step, p, table.has(k), want.has(k))
+			}
+		}
+	}
+}
+
+// TestPortsChangeCost: a port more or less costs the same whatever there is.
+func TestPortsChangeCost(t *testing.T) {
+	w := newWorld(t)
+	p := openIn(t, w.ours, Config{Device: ifname, Host: true})
+	var last float64
+	for _, n := range []int{1000, 32000} {
+		list := []Ports{{Addr: ourIP.Addr(), First: 0xf000, Last: 0xf0ff}}
+		for port := range uint16(n) {
+			list = append(list, Ports{Addr: ourIP.Addr(), First: port + 1, Last: port + 1})
+		}
+		must(t, p.SetPorts(list))
+		one := []Ports{{Addr: ourIP.Addr(), First: 40000, Last: 40000}}
+		allocs := testing.AllocsPerRun(100, func() {
+			must(t, p.ChangePorts(one, nil))
+			must(t, p.ChangePorts(nil, one))
+		})
+		if last != 0 && allocs > last+1 {
+			t.Errorf("%v allocations with %d ports, %v with fewer", allocs, n, last)
+		}
+		last = allocs
+	}
 }
 
 // FuzzOurs looks at any frame; seeds are those of TestHostPorts.

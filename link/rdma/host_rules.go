@@ -20,6 +20,7 @@ import (
 type hostRules struct {
 	turn chan struct{} // of capacity 1: full while somebody reads or changes what follows
 	list []*hostRule   // in order of their addition
+	of   map[dv.HostRule]*hostRule
 }
 
 // hostRule describes one rule.
@@ -29,20 +30,15 @@ type hostRule struct {
 	err error                   // why one has it not; nil also while there is none
 }
 
-func newHostRules() *hostRules { return &hostRules{turn: make(chan struct{}, 1)} }
+func newHostRules() *hostRules {
+	return &hostRules{turn: make(chan struct{}, 1), of: map[dv.HostRule]*hostRule{}}
+}
 
 func (h *hostRules) lock()   { h.turn <- struct{}{} }
 func (h *hostRules) unlock() { <-h.turn }
 
 // find returns the rule in the list, nil if it is not there. Called with the lock held.
-func (h *hostRules) find(r dv.HostRule) *hostRule {
-	for _, have := range h.list {
-		if have.HostRule == r {
-			return have
-		}
-	}
-	return nil
-}
+func (h *hostRules) find(r dv.HostRule) *hostRule { return h.of[r] }
 
 // normal is r with the defaults filled in, so that equal rules are equal values.
 func normal(r dv.HostRule) dv.HostRule {
@@ -84,7 +80,7 @@ func (e *Endpoint) AddRule(ctx context.Context, r dv.HostRule) error {
 		return err
 	}
 	if have == nil {
-		h.list = append(h.list, added)
+		h.list, h.of[r] = append(h.list, added), added
 	}
 	return nil
 }
@@ -142,6 +138,7 @@ func (e *Endpoint) RemoveRule(r dv.HostRule) error {
 		return nil
 	}
 	h.list = slices.DeleteFunc(h.list, func(o *hostRule) bool { return o == have })
+	delete(h.of, have.HostRule)
 	return have.remove()
 }
 
@@ -262,4 +259,5 @@ func (h *hostRules) close() {
 		_ = r.remove()
 	}
 	h.list = nil
+	clear(h.of)
 }

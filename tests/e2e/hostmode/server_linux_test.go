@@ -107,6 +107,12 @@ func command(st *stack.Stack, words []string) (string, error) {
 		return "listening on " + ln.Addr().String(), nil
 	case "close":
 		return "closed", closeListeners()
+	case "many": // an address and how many listeners
+		n, err := strconv.Atoi(words[2])
+		if err != nil {
+			return "", err
+		}
+		return listenMany(st, words[1], n)
 	case "mac": // now, and how often it has changed
 		return fmt.Sprint(st.HardwareAddr(), " ", st.Stats().HardwareAddrChanges), nil
 	case "netdev":
@@ -160,6 +166,23 @@ func command(st *stack.Stack, words []string) (string, error) {
 		return string(b), err
 	}
 	return "", errors.New("what?")
+}
+
+// listenMany opens n listeners on ports from firstOfMany on, and lists the sockets. It answers how
+// many are listed, and how long both have taken.
+func listenMany(st *stack.Stack, addr string, n int) (string, error) {
+	began := time.Now()
+	for port := range n {
+		ln, err := st.Listen("tcp", net.JoinHostPort(addr, strconv.Itoa(firstOfMany+port)))
+		if err != nil {
+			return "", err
+		}
+		listening = append(listening, ln)
+		go acceptAll(ln)
+	}
+	opened := time.Now()
+	return fmt.Sprint(len(st.Sockets()), " listed in ", time.Since(opened), ", opened in ",
+		opened.Sub(began)), nil
 }
 
 // owner says whose a connection is.
