@@ -33,6 +33,7 @@ type Program struct {
 	log     *slog.Logger
 	counts  [socketKinds][socketWays]atomic.Uint64
 	logged  sync.Map // reasons for which a kernel socket has had its line
+	files   sync.Map // of type fileID, to func() (Socket, bool): see openFile
 
 	// opened is the stack, nil until the first socket.
 	opened atomic.Pointer[stack.Stack]
@@ -314,7 +315,7 @@ func (p *Program) openStack() (*stack.Stack, error) {
 	}
 	st, err := stack.Open(ctx, cfg)
 	if err != nil {
-		return fail(fmt.Errorf("open %s: %w", cfg.NIC.Device, err))
+		return fail(fmt.Errorf("open the slice: %w", err))
 	}
 	if err := p.serveAdmin(st); err != nil {
 		return fail(errors.Join(err, st.Close()))

@@ -172,6 +172,7 @@ type deadline struct {
 	at      time.Time
 	timer   *time.Timer
 	changed chan struct{} // closed when at has passed or is another
+	passed  func()        // called when at has passed; may be nil
 }
 
 func (d *deadline) init() { d.changed = make(chan struct{}) }
@@ -187,8 +188,11 @@ func (d *deadline) set(at time.Time) {
 	if !at.IsZero() {
 		d.timer = time.AfterFunc(time.Until(at), func() {
 			d.mu.Lock()
-			defer d.mu.Unlock()
 			d.wake()
+			d.mu.Unlock()
+			if d.passed != nil {
+				d.passed()
+			}
 		})
 	}
 }

@@ -102,11 +102,12 @@ func (m *maker) listenTCP(local net.Addr) (Socket, error) {
 		return nil, err
 	}
 	m.p.counts[tcpListener][slice].Add(1)
-	l := &tcpListenSocket{l: t.(*stack.TCPListener), standIn: m.standIn, p: m.p}
+	l := &sharedListener{owners: owners{n: 1}, p: m.p, l: t.(*stack.TCPListener),
+		got: make(chan acceptedConn), done: make(chan struct{})}
 	if m.servesLocalhost() {
-		l.listenLocally(m.ctx, m.q.network, t.Addr().(*net.TCPAddr).Port)
+		l.listenLocally(m.ctx, m.q.network, m.standIn)
 	}
-	return l, nil
+	return newListenSocket(m.standIn, l), nil
 }
 
 // servesLocalhost reports whether a socket that is bound to any address is to be on localhost as
@@ -115,6 +116,15 @@ func (m *maker) servesLocalhost() bool {
 	a := m.q.local.Addr()
 	return !m.q.dials && !m.p.cfg.Stack.Host && !m.p.cfg.NoLocalhost &&
 		(!a.IsValid() || a.IsUnspecified()) && m.q.local.Port() != 0
+}
+
+// logMissing logs that a socket on any address is not on localhost.
+func (p *Program) logMissing(at string, err error) {
+	if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) {
+		return // no IPv6 on this host
+	}
+	p.log.Warn("rdma-netstack: the program is not on localhost", "address", at, "reason", err,
+		"instead", Prefix+"LOCALHOST=false says that it need not be")
 }
 
 // localAddresses returns those of localhost that a network reaches.
@@ -152,11 +162,11 @@ func (m *maker) openUDP(local, remote net.Addr) (Socket, error) {
 		return nil, err
 	}
 	m.p.counts[udpSocket][slice].Add(1)
-	s := &udpSocketConn{c: c, standIn: m.standIn, device: m.p.cfg.Stack.NIC.Device}
-	s.netdev = m.p.netdevIndex()
+	u := newSharedUDP(m.p, c)
 	if m.servesLocalhost() {
-		s.bindLocally(m.ctx, m.q.network, c.LocalAddr().(*net.UDPAddr).Port)
+		u.bindLocally(m.ctx, m.q.network, m.standIn)
 	}
+	s := newUDPSocket(u, m.standIn, m.p.cfg.Stack.NIC.Device, m.p.netdevIndex())
 	return s, m.standIn.bindTo(s.setSockOption)
 }
 

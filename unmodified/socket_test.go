@@ -462,3 +462,126 @@ func TestMistakesFailTheFirstSocket(t *testing.T) {
 		t.Error("nothing set, but a program")
 	}
 }
+
+// TestFileOfListener: a listener made of another's File in this process accepts, also once the
+// other one, with an Accept that waits, is closed; deadlines are each one's own.
+func TestFileOfListener(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	p := programOn(server, nil)
+	first, _, err := p.Open(t.Context(), "tcp", &net.TCPAddr{Port: 80}, nil, nil)
+	mustBeNil(t, err)
+	accepted := make(chan error)
+	go func() {
+		_, _, err := first.Accept()
+		accepted <- err
+	}()
+	f, err := first.File()
+	mustBeNil(t, err)
+	second, ok := p.FromFile(f)
+	if !ok {
+		t.Fatal("no socket of the file")
+	}
+	mustBeNil(t, f.Close())
+	mustBeNil(t, second.SetDeadline(time.Now()))
+	if _, _, err := second.Accept(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("Accept after its deadline: %v", err)
+	}
+	mustBeNil(t, second.SetDeadline(time.Time{}))
+	mustBeNil(t, first.Close())
+	if err := <-accepted; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept of the closed listener: %v", err)
+	}
+	at := net.JoinHostPort(server.Addrs()[0].Addr().String(), "80")
+	c, err := client.Dial("tcp", at)
+	mustBeNil(t, err)
+	defer c.Close()
+	s, _, err := second.Accept()
+	mustBeNil(t, err)
+	mustBeNil(t, s.(Socket).Close())
+	third, err := second.File()
+	mustBeNil(t, err)
+	defer third.Close()
+	mustBeNil(t, second.Close())
+	if _, ok := p.FromFile(third); ok {
+		t.Error("a socket of the file of one that is closed")
+	}
+	if _, err := client.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("dial after both are closed: %v", err)
+	}
+	other, err := os.Open(os.DevNull)
+	mustBeNil(t, err)
+	defer other.Close()
+	if _, ok := p.FromFile(other); ok {
+		t.Error("a socket of /dev/null")
+	}
+}
+
+// TestFileOfUDP: as TestFileOfListener, of a UDP socket.
+func TestFileOfUDP(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	p := programOn(server, nil)
+	first, _, err := p.Open(t.Context(), "udp", &net.UDPAddr{Port: 53}, nil, nil)
+	mustBeNil(t, err)
+	read := make(chan error)
+	go func() {
+		_, _, err := first.ReadAddr(make([]byte, 10))
+		read <- err
+	}()
+	f, err := first.File()
+	mustBeNil(t, err)
+	second, ok := p.FromFile(f)
+	if !ok {
+		t.Fatal("no socket of the file")
+	}
+	mustBeNil(t, f.Close())
+	for _, late := range []time.Time{time.Now().Add(-time.Hour), time.Now().Add(time.Millisecond)} {
+		mustBeNil(t, second.SetReadDeadline(late))
+		if _, _, err := second.ReadAddr(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("read after its deadline: %v", err)
+		}
+	}
+	mustBeNil(t, second.SetReadDeadline(time.Time{}))
+	select {
+	case err := <-read:
+		t.Fatalf("the other's deadline ended a read: %v", err)
+	default:
+	}
+	mustBeNil(t, first.Close())
+	if err := <-read; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("read of the closed socket: %v", err)
+	}
+	c, err := client.Dial("udp", net.JoinHostPort(server.Addrs()[0].Addr().String(), "53"))
+	mustBeNil(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte("hello"))
+	mustBeNil(t, err)
+	b := make([]byte, 10)
+	n, _, err := second.ReadAddr(b)
+	if err != nil || string(b[:n]) != "hello" {
+		t.Errorf("read %q, %v", b[:n], err)
+	}
+	mustBeNil(t, second.Close())
+}
+
+// TestDontFragment: IP_MTU_DISCOVER set on the stand-in is the slice's socket's, as on Linux.
+func TestDontFragment(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	p := programOn(server, nil)
+	s, _, err := p.Open(t.Context(), "udp4", nil, &net.UDPAddr{
+		IP: client.Addrs()[0].Addr().AsSlice(), Port: 9}, nil)
+	mustBeNil(t, err)
+	defer s.Close()
+	large := make([]byte, 3000)
+	for _, tt := range []struct {
+		set  int
+		want error
+	}{{unix.IP_PMTUDISC_WANT, nil}, {unix.IP_PMTUDISC_DO, syscall.EMSGSIZE},
+		{unix.IP_PMTUDISC_OMIT, nil}, {unix.IP_PMTUDISC_PROBE, syscall.EMSGSIZE}} {
+		mustBeNil(t, s.Control(func(fd uintptr) {
+			mustBeNil(t, unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, tt.set))
+		}))
+		if _, err := s.Write(large); !errors.Is(err, tt.want) {
+			t.Errorf("IP_MTU_DISCOVER %d: %v, want %v", tt.set, err, tt.want)
+		}
+	}
+}

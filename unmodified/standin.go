@@ -32,12 +32,13 @@ var (
 	ip4Options = []sockOption{
 		{unix.IPPROTO_IP, unix.IP_TOS}, {unix.IPPROTO_IP, unix.IP_TTL},
 		{unix.IPPROTO_IP, unix.IP_PKTINFO}, {unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP},
-		{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL},
+		{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL}, {unix.IPPROTO_IP, unix.IP_MTU_DISCOVER},
 	}
 	ip6Options = []sockOption{
 		{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}, {unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS},
 		{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO}, {unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP},
 		{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS},
+		{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER},
 	}
 )
 

@@ -4,8 +4,10 @@ package unmodified
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,19 +18,27 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// tcpListenSocket joins a listener of the slice and those of the kernel on localhost.
+// sharedListener joins a listener of the slice and those of the kernel on localhost. It is open
+// until the last of its tcpListenSockets is closed.
+type sharedListener struct {
+	owners
+	p       *Program
+	l       *stack.TCPListener
+	local   []net.Listener    // the kernel's on localhost
+	got     chan acceptedConn // what is accepted anywhere, once pumped
+	done    chan struct{}     // closed with the last owner
+	pumped  atomic.Bool       // goroutines accept
+	pumping sync.Once
+}
+
+// tcpListenSocket is a listener of the program: the first, or one made of the File of another.
 type tcpListenSocket struct {
 	noSocket
 	*standIn
-	p *Program
-	l *stack.TCPListener
-
-	// The kernel's on localhost; with one, got has what is accepted anywhere.
-	local []net.Listener
-	got   chan acceptedConn
-	done  chan struct{} // closed by Close
-	once  sync.Once
-	limit deadline
+	shared *sharedListener
+	limit  deadline
+	closed chan struct{}
+	once   sync.Once
 }
 
 type acceptedConn struct {
@@ -38,36 +48,59 @@ type acceptedConn struct {
 
 var _ Socket = (*tcpListenSocket)(nil)
 
-// listenLocally listens on localhost as well, by the kernel. A port that is taken there stays
-// without: it is another program's.
-func (l *tcpListenSocket) listenLocally(ctx context.Context, network string, port int) {
-	for _, at := range localAddresses(network, port) {
+func newListenSocket(s *standIn, l *sharedListener) *tcpListenSocket {
+	t := &tcpListenSocket{standIn: s, shared: l, closed: make(chan struct{})}
+	t.limit.init()
+	return t
+}
+
+// listenLocally listens on localhost as well, by the kernel. A port that is taken there is another
+// program's, and stays so.
+func (l *sharedListener) listenLocally(ctx context.Context, network string, s *standIn) {
+	for _, at := range localAddresses(network, l.l.Addr().(*net.TCPAddr).Port) {
 		var lc net.ListenConfig
-		if l.reusesPort() {
+		if s.reusesPort() {
 			lc.Control = reusePort
 		}
 		k, err := lc.Listen(ctx, "tcp", at)
 		if err != nil {
+			l.p.logMissing(at, err)
 			continue
 		}
 		l.p.counts[tcpListener][kernel].Add(1)
 		l.local = append(l.local, k)
 	}
-	if len(l.local) == 0 {
-		return
+	if len(l.local) > 0 {
+		l.pump()
 	}
-	l.got, l.done = make(chan acceptedConn), make(chan struct{})
-	l.limit.init()
-	for _, k := range l.local {
-		go l.acceptFrom(k)
-	}
-	go l.acceptFrom(l.l)
+}
+
+// pump has goroutines accept, so that Accept can wait for several listeners and each owner can stop
+// waiting alone.
+func (l *sharedListener) pump() {
+	l.pumping.Do(func() {
+		l.pumped.Store(true)
+		l.wake()
+		for _, k := range l.local {
+			go l.acceptFrom(k)
+		}
+		go l.acceptFrom(l.l)
+	})
+}
+
+// wake makes each Accept of l.l end, those of other owners begin anew.
+func (l *sharedListener) wake() {
+	_ = l.l.SetDeadline(time.Now())
+	_ = l.l.SetDeadline(time.Time{})
 }
 
 // acceptFrom hands connections of one listener to Accept until that listener ends.
-func (l *tcpListenSocket) acceptFrom(k net.Listener) {
+func (l *sharedListener) acceptFrom(k net.Listener) {
 	for {
 		c, err := k.Accept()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue // see wake
+		}
 		select {
 		case l.got <- acceptedConn{c, err}:
 		case <-l.done:
@@ -79,17 +112,27 @@ func (l *tcpListenSocket) acceptFrom(k net.Listener) {
 	}
 }
 
+func (l *sharedListener) close() error {
+	close(l.done)
+	for _, k := range l.local {
+		k.Close()
+	}
+	l.p.closeFiles(&l.owners)
+	return bareError(l.l.Close())
+}
+
 // Accept returns the next connection: a *tcpSocket, or the kernel's.
 func (l *tcpListenSocket) Accept() (any, *net.TCPConn, error) {
 	c, err := l.acceptNext()
 	if err != nil {
 		return nil, nil, bareError(err)
 	}
+	p := l.shared.p
 	if k, ok := c.(*net.TCPConn); ok {
-		l.p.counts[tcpAccepted][kernel].Add(1)
+		p.counts[tcpAccepted][kernel].Add(1)
 		return nil, k, nil
 	}
-	l.p.counts[tcpAccepted][slice].Add(1)
+	p.counts[tcpAccepted][slice].Add(1)
 	s := newTCPSocket(c.(*stack.TCPConn), &standIn{device: l.device, family: l.family, kind: l.kind,
 		fd: -1})
 	_ = s.bindTo(s.setSockOption) // nothing is set yet
@@ -98,53 +141,70 @@ func (l *tcpListenSocket) Accept() (any, *net.TCPConn, error) {
 }
 
 func (l *tcpListenSocket) acceptNext() (net.Conn, error) {
-	if l.got == nil {
-		return l.l.Accept()
-	}
-	expired, err := l.limit.expired()
-	if err != nil {
-		return nil, err
+	for !l.shared.pumped.Load() {
+		c, err := l.shared.l.Accept()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return c, err
+		}
+		if _, err := l.limit.expired(); err != nil {
+			return nil, err
+		}
 	}
 	for {
+		expired, err := l.limit.expired()
+		if err != nil {
+			return nil, err
+		}
 		select {
-		case a := <-l.got:
+		case <-l.closed: // even if a connection waits
+			return nil, net.ErrClosed
+		default:
+		}
+		select {
+		case a := <-l.shared.got:
 			return a.c, a.err
-		case <-l.done:
+		case <-l.closed:
 			return nil, net.ErrClosed
 		case <-expired:
-			if expired, err = l.limit.expired(); err != nil {
-				return nil, err
-			}
 		}
 	}
 }
 
-// Close closes the listeners.
-func (l *tcpListenSocket) Close() error {
+// Close closes the listeners if this is the last socket that has them.
+func (l *tcpListenSocket) Close() (err error) {
+	err = net.ErrClosed
 	l.once.Do(func() {
-		if l.done != nil {
-			close(l.done)
+		close(l.closed)
+		if err = nil; !l.shared.leave() {
+			l.shared.wake()
+			return
 		}
+		l.closeDescriptor()
+		err = l.shared.close()
 	})
-	for _, k := range l.local {
-		k.Close()
-	}
-	l.closeDescriptor()
-	return bareError(l.l.Close())
+	return err
+}
+
+// File returns a file of which net.FileListener makes another listener in this process.
+func (l *tcpListenSocket) File() (*os.File, error) {
+	return l.shared.p.openFile(&l.shared.owners, func() Socket {
+		l.shared.pump()
+		return newListenSocket(l.standIn, l.shared)
+	})
 }
 
 // SetDeadline sets when Accept fails with os.ErrDeadlineExceeded.
 func (l *tcpListenSocket) SetDeadline(t time.Time) error {
-	if l.got != nil {
-		l.limit.set(t)
+	l.limit.set(t)
+	if l.shared.pumped.Load() {
 		return nil
 	}
-	return bareError(l.l.SetDeadline(t))
+	return bareError(l.shared.l.SetDeadline(t))
 }
 
 func (l *tcpListenSocket) SetReadDeadline(t time.Time) error { return l.SetDeadline(t) }
 func (*tcpListenSocket) SetWriteDeadline(time.Time) error    { return nil }
-func (l *tcpListenSocket) LocalAddr() net.Addr               { return l.l.Addr() }
+func (l *tcpListenSocket) LocalAddr() net.Addr               { return l.shared.l.Addr() }
 func (*tcpListenSocket) RemoteAddr() net.Addr                { return nil }
 func (*tcpListenSocket) SetOption(_, _, _ int) error         { return nil }
 

@@ -5,9 +5,13 @@ package unmodified
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/ipv4"
@@ -16,14 +20,39 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// udpSocketConn joins a UDP socket of the slice and those of the kernel on localhost.
+// sharedUDP joins a UDP socket of the slice and those of the kernel on localhost. It is open until
+// the last of its udpSocketConns is closed.
+type sharedUDP struct {
+	owners
+	p     *Program
+	c     *stack.UDPConn
+	local []*net.UDPConn
+	alone atomic.Int32 // reads that began while there was one owner
+
+	// several is set once there is a second owner. From then on each has a deadline of its own;
+	// reads register in readers, and wake ends all of them, those of other owners begin anew.
+	several atomic.Bool
+	gate    sync.Mutex
+	quiet   *sync.Cond // waking has become false
+	readers int        // guarded by gate
+	waking  bool       // guarded by gate: the deadline of c is past until readers is 0
+}
+
+func newSharedUDP(p *Program, c *stack.UDPConn) *sharedUDP {
+	u := &sharedUDP{owners: owners{n: 1}, p: p, c: c}
+	u.quiet = sync.NewCond(&u.gate)
+	return u
+}
+
+// udpSocketConn is a UDP socket of the program: the first, or one made of the File of another.
 type udpSocketConn struct {
 	noSocket
 	*standIn
-	c      *stack.UDPConn
+	*sharedUDP
 	device string // the slice's
 	netdev uint32 // its index
-	local  []*net.UDPConn
+	limit  deadline
+	closed atomic.Bool
 }
 
 var _ Socket = (*udpSocketConn)(nil)
@@ -31,38 +60,47 @@ var _ Socket = (*udpSocketConn)(nil)
 // maxDatagram is the largest payload of a datagram.
 const maxDatagram = 65535
 
-// bindLocally binds the port on localhost as well, by the kernel. One that is taken there stays
-// without: it is another program's.
-func (c *udpSocketConn) bindLocally(ctx context.Context, network string, port int) {
-	for _, at := range localAddresses(network, port) {
+func newUDPSocket(u *sharedUDP, s *standIn, device string, netdev uint32) *udpSocketConn {
+	c := &udpSocketConn{standIn: s, sharedUDP: u, device: device, netdev: netdev}
+	c.limit.init()
+	c.limit.passed = u.wake
+	return c
+}
+
+// bindLocally binds the port on localhost as well, by the kernel. One that is taken there is
+// another program's, and stays so.
+func (u *sharedUDP) bindLocally(ctx context.Context, network string, s *standIn) {
+	for _, at := range localAddresses(network, u.c.LocalAddr().(*net.UDPAddr).Port) {
 		var lc net.ListenConfig
-		if c.reusesPort() {
+		if s.reusesPort() {
 			lc.Control = reusePort
 		}
 		k, err := lc.ListenPacket(ctx, "udp", at)
 		if err != nil {
+			u.p.logMissing(at, err)
 			continue
 		}
-		u := k.(*net.UDPConn)
-		c.local = append(c.local, u)
-		go c.receiveFrom(u)
+		u.p.counts[udpSocket][kernel].Add(1)
+		c := k.(*net.UDPConn)
+		u.local = append(u.local, c)
+		go u.receiveFrom(c)
 	}
 }
 
-// receiveFrom delivers what the kernel receives on localhost until u is closed.
-func (c *udpSocketConn) receiveFrom(u *net.UDPConn) {
-	at := u.LocalAddr().(*net.UDPAddr).AddrPort()
+// receiveFrom delivers what the kernel receives on localhost until k is closed.
+func (u *sharedUDP) receiveFrom(k *net.UDPConn) {
+	at := k.LocalAddr().(*net.UDPAddr).AddrPort()
 	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 	buffer := make([]byte, maxDatagram)
 	for {
-		n, from, err := u.ReadFromUDPAddrPort(buffer)
+		n, from, err := k.ReadFromUDPAddrPort(buffer)
 		if err != nil {
 			if isClosed(err) {
 				return
 			}
 			continue // an ICMP error of a datagram sent before
 		}
-		c.c.Deliver(buffer[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), at)
+		u.c.Deliver(buffer[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), at)
 	}
 }
 
@@ -72,33 +110,135 @@ func isClosed(err error) bool {
 }
 
 // localTo returns the kernel's socket that sends to an address of localhost, or nil.
-func (c *udpSocketConn) localTo(to netip.Addr) *net.UDPConn {
-	if len(c.local) == 0 || !to.Unmap().IsLoopback() {
+func (u *sharedUDP) localTo(to netip.Addr) *net.UDPConn {
+	if len(u.local) == 0 || !to.Unmap().IsLoopback() {
 		return nil
 	}
-	for _, u := range c.local {
-		if u.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().Is4() == to.Unmap().Is4() {
-			return u
+	for _, k := range u.local {
+		if k.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().Is4() == to.Unmap().Is4() {
+			return k
 		}
 	}
 	return nil
 }
 
-// Close closes the sockets and the stand-in.
+// wake ends the reads that wait.
+func (u *sharedUDP) wake() {
+	if !u.several.Load() {
+		return
+	}
+	u.gate.Lock()
+	defer u.gate.Unlock()
+	if u.readers > 0 && !u.waking {
+		u.waking = true
+		_ = u.c.SetReadDeadline(time.Now())
+	}
+}
+
+// share ends the reads of the one owner so far, which begin anew as those of one of several.
+func (u *sharedUDP) share() {
+	u.gate.Lock()
+	defer u.gate.Unlock()
+	if u.several.Swap(true) {
+		return
+	}
+	_ = u.c.SetReadDeadline(time.Now())
+	for u.alone.Load() > 0 {
+		runtime.Gosched() // they return at once
+	}
+	_ = u.c.SetReadDeadline(time.Time{})
+}
+
+// read runs f, which reads from c.c, until it is this owner's to return.
+func (c *udpSocketConn) read(f func() error) error {
+	c.alone.Add(1)
+	several := c.several.Load()
+	if !several {
+		err := f()
+		several = c.several.Load()
+		if c.alone.Add(-1); !several || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return bareError(err)
+		}
+	} else {
+		c.alone.Add(-1)
+	}
+	for {
+		if err := c.register(); err != nil {
+			return err
+		}
+		err := f()
+		if c.unregister(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			return bareError(err)
+		}
+	}
+}
+
+// register adds a read to those that wake ends, or says why it may not wait.
+func (c *udpSocketConn) register() error {
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	for c.waking {
+		c.quiet.Wait()
+	}
+	if c.closed.Load() {
+		return net.ErrClosed
+	}
+	if _, err := c.limit.expired(); err != nil {
+		return err
+	}
+	c.readers++
+	return nil
+}
+
+func (u *sharedUDP) unregister() {
+	u.gate.Lock()
+	defer u.gate.Unlock()
+	if u.readers--; u.readers == 0 && u.waking {
+		u.waking = false
+		_ = u.c.SetReadDeadline(time.Time{})
+		u.quiet.Broadcast()
+	}
+}
+
+// Close closes the sockets and the stand-in if this is the last socket that has them.
 func (c *udpSocketConn) Close() error {
+	if c.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	if !c.leave() {
+		c.wake()
+		return nil
+	}
 	c.closeDescriptor()
 	for _, u := range c.local {
 		u.Close()
 	}
+	c.p.closeFiles(&c.owners)
 	return bareError(c.c.Close())
 }
 
-func (c *udpSocketConn) SetDeadline(t time.Time) error { return bareError(c.c.SetDeadline(t)) }
-func (c *udpSocketConn) LocalAddr() net.Addr           { return c.c.LocalAddr() }
-func (c *udpSocketConn) RemoteAddr() net.Addr          { return c.c.RemoteAddr() }
+// File returns a file of which net.FilePacketConn makes another socket in this process.
+func (c *udpSocketConn) File() (*os.File, error) {
+	return c.p.openFile(&c.owners, func() Socket {
+		c.sharedUDP.share()
+		return newUDPSocket(c.sharedUDP, c.standIn, c.device, c.netdev)
+	})
+}
+
+// SetDeadline implements Socket.
+func (c *udpSocketConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *udpSocketConn) LocalAddr() net.Addr  { return c.c.LocalAddr() }
+func (c *udpSocketConn) RemoteAddr() net.Addr { return c.c.RemoteAddr() }
 
 // SetReadDeadline implements Socket.
 func (c *udpSocketConn) SetReadDeadline(t time.Time) error {
+	if c.several.Load() {
+		c.limit.set(t)
+		return nil
+	}
 	return bareError(c.c.SetReadDeadline(t))
 }
 
@@ -108,9 +248,12 @@ func (c *udpSocketConn) SetWriteDeadline(t time.Time) error {
 }
 
 // Read implements Socket.
-func (c *udpSocketConn) Read(b []byte) (int, error) {
-	n, err := c.c.Read(b)
-	return n, bareError(err)
+func (c *udpSocketConn) Read(b []byte) (n int, err error) {
+	err = c.read(func() (err error) {
+		n, err = c.c.Read(b)
+		return err
+	})
+	return n, err
 }
 
 // Write implements Socket.
@@ -136,9 +279,12 @@ func joinBytes(buffers [][]byte) (all []byte) {
 }
 
 // ReadAddr implements Socket.
-func (c *udpSocketConn) ReadAddr(b []byte) (int, netip.AddrPort, error) {
-	n, from, err := c.c.ReadFromUDPAddrPort(b)
-	return n, from, bareError(err)
+func (c *udpSocketConn) ReadAddr(b []byte) (n int, from netip.AddrPort, err error) {
+	err = c.read(func() (err error) {
+		n, from, err = c.c.ReadFromUDPAddrPort(b)
+		return err
+	})
+	return n, from, err
 }
 
 // WriteAddr implements Socket.
@@ -152,13 +298,17 @@ func (c *udpSocketConn) WriteAddr(b []byte, to netip.AddrPort) (int, error) {
 }
 
 // ReadMsg implements Socket. MSG_PEEK and other flags are refused: the datagram would be lost.
-func (c *udpSocketConn) ReadMsg(b, oob []byte, flags int) (int, int, int, netip.AddrPort, error) {
+func (c *udpSocketConn) ReadMsg(b, oob []byte, flags int) (n, oobn, ret int, from netip.AddrPort,
+	err error) {
 	if flags&^(unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC) != 0 {
 		return 0, 0, 0, netip.AddrPort{}, os.NewSyscallError("recvmsg", unix.EOPNOTSUPP)
 	}
-	n, oobn, ret, from, err := c.c.ReadMsgUDPAddrPort(b, oob)
+	err = c.read(func() (err error) {
+		n, oobn, ret, from, err = c.c.ReadMsgUDPAddrPort(b, oob)
+		return err
+	})
 	c.nameNetdev(oob[:oobn])
-	return n, oobn, ret, from, bareError(err)
+	return n, oobn, ret, from, err
 }
 
 // WriteMsg implements Socket. With a control message UDP_SEGMENT it sends b as several datagrams.
@@ -257,12 +407,15 @@ func (c *udpSocketConn) nameNetdev(oob []byte) {
 
 // ReadBatch implements what package net's seam in golang.org/x/net/internal/socket calls, whose
 // Message is ipv4.Message.
-func (c *udpSocketConn) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
-	n, err := c.c.ReadBatch(ms, flags&^unix.MSG_DONTWAIT)
+func (c *udpSocketConn) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
+	err = c.read(func() (err error) {
+		n, err = c.c.ReadBatch(ms, flags&^unix.MSG_DONTWAIT)
+		return err
+	})
 	for i := range n {
 		c.nameNetdev(ms[i].OOB[:ms[i].NN])
 	}
-	return n, bareError(err)
+	return n, err
 }
 
 // WriteBatch implements the counterpart of ReadBatch.
@@ -384,6 +537,12 @@ func (c *udpSocketConn) setSockOption(o sockOption, v int) error {
 	case sockOption{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL},
 		sockOption{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS}:
 		return bareError(u.SetMulticastTTL(v))
+	case sockOption{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER},
+		sockOption{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER}:
+		if v > unix.IP_PMTUDISC_PROBE { // INTERFACE and OMIT set no DF and take no advice
+			v = unix.IP_PMTUDISC_DONT
+		}
+		return bareError(u.SetPathMTUDiscovery(stack.PathMTUDiscovery(v)))
 	}
 	return nil
 }

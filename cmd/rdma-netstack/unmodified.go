@@ -257,6 +257,9 @@ func (f *programFlags) buildTo(ctx context.Context, plan *overlay.Plan, to strin
 	fresh := to + ".new"
 	defer os.Remove(fresh)
 	if err := runGo(plan.Cmd(ctx, "build", "-o", fresh), out); err != nil {
+		if ctx.Err() == nil && errors.Is(err, exitCode(exitFailed)) {
+			err = plan.WhoseFault(ctx)
+		}
 		return err
 	}
 	if err := f.judge(plan, fresh, out); err != nil {

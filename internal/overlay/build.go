@@ -48,9 +48,9 @@ type Plan struct {
 	Raised []string
 
 	tool     *goTool
+	plain    *goTool // without the workspace of ours
 	flags    []string
 	findings []Finding
-	main     string // import path of the main package
 }
 
 // Prepare reads GOROOT and the program, and generates what go build needs. It writes below
@@ -82,8 +82,7 @@ func Prepare(ctx context.Context, o Options) (*Plan, error) {
 		return nil, err
 	}
 	b.addOwnPackages(files)
-	mains, err := b.injectImports(packages, files)
-	if err != nil {
+	if err := b.injectImports(packages, files); err != nil {
 		return nil, err
 	}
 	overlay, err := b.writeOverlay(files)
@@ -92,7 +91,6 @@ func Prepare(ctx context.Context, o Options) (*Plan, error) {
 	}
 	plan.flags = append([]string{"-overlay", overlay}, o.Flags...)
 	plan.Packages = append([]string{b.Package}, o.Patterns...)
-	plan.main = mains
 	return plan, b.compareModules(ctx, plan, packages)
 }
 
@@ -155,8 +153,9 @@ func (b *builder) readEnvironment(ctx context.Context) (err error) {
 	case e.GOOS != "linux":
 		return fmt.Errorf("GOOS is %s: a slice is of a Linux host; set GOOS=linux", e.GOOS)
 	case e.GOMOD == "" || e.GOMOD == os.DevNull:
-		return fmt.Errorf("%s is in no module: there is no go.mod there or above; run it in the "+
-			"directory of the program, or name PACKAGE@VERSION", b.tool.dir)
+		dir, err := filepath.Abs(b.tool.dir)
+		return errors.Join(fmt.Errorf("%s is in no module: there is no go.mod there or above; run "+
+			"it in the directory of the program, or name PACKAGE@VERSION", dir), err)
 	case below(e.GOMOD, e.GOMODCACHE):
 		return fmt.Errorf("%s is in the module cache, where go build overlays nothing: name the "+
 			"package with its version, as PACKAGE@VERSION", filepath.Dir(e.GOMOD))
@@ -176,7 +175,8 @@ func (b *builder) listPlain(ctx context.Context) ([]listedPackage, error) {
 	for _, p := range named {
 		switch {
 		case p.Error != nil:
-			return nil, fmt.Errorf("%s is not built by go build either: %s", b.Package, p.Error.Err)
+			return nil, fmt.Errorf("%s is not built by go build either: %s", b.Package,
+				oneLine(p.Error.Err))
 		case !b.Test && p.Name != "main":
 			return nil, fmt.Errorf("%s is package %s: name a main package, such as ./cmd/server",
 				b.Package, p.Name)
@@ -286,13 +286,12 @@ func (b *builder) addOwnPackages(files map[string][]byte) {
 	files[filepath.Join(dir, "early", "early.go")] = earlyText
 }
 
-// injectImports adds an import of ours to the main package, or to each external test. It returns
-// the import path of the main package.
-func (b *builder) injectImports(packages []listedPackage, files map[string][]byte) (string, error) {
+// injectImports adds an import of ours to the main package, or to each external test.
+func (b *builder) injectImports(packages []listedPackage, files map[string][]byte) error {
 	if b.Test {
 		for _, p := range packages {
 			if below(p.Dir, b.env.GOROOT) {
-				return "", fmt.Errorf("%s is of the standard library, whose tests import no other "+
+				return fmt.Errorf("%s is of the standard library, whose tests import no other "+
 					"module", p.ImportPath)
 			}
 			if p.Name == "" {
@@ -302,7 +301,7 @@ func (b *builder) injectImports(packages []listedPackage, files map[string][]byt
 				Module+"/unmodified/auto")
 			files[filepath.Join(p.Dir, "zz_rdma_netstack_test.go")] = []byte(text)
 		}
-		return "", nil
+		return nil
 	}
 	p := packages[0]
 	text := "package main\n\nimport _ \"" + Module + "/unmodified/auto\"\n"
@@ -311,7 +310,7 @@ func (b *builder) injectImports(packages []listedPackage, files map[string][]byt
 		text = "//go:debug netdns=go\n" + text
 	}
 	files[filepath.Join(p.Dir, SeamFile)] = []byte(text)
-	return p.ImportPath, nil
+	return nil
 }
 
 // setsResolver reports whether the program chooses its resolver by a go:debug line.
@@ -372,12 +371,8 @@ func writeFile(path string, text []byte) error {
 // than by go build.
 func (b *builder) compareModules(ctx context.Context, plan *Plan, named []listedPackage) error {
 	args := slices.Concat([]string{"-deps"}, b.listFlags())
-	plainTool := &goTool{path: b.tool.path, dir: b.tool.dir}
-	for _, v := range b.tool.env {
-		if !strings.HasPrefix(v, "GOWORK="+b.at) {
-			plainTool.env = append(plainTool.env, v)
-		}
-	}
+	plainTool := b.tool.withoutWorkspace(b.at)
+	plan.plain = plainTool
 	if b.Test {
 		args = append(args, "-test")
 	}
@@ -418,6 +413,20 @@ func (b *builder) compareModules(ctx context.Context, plan *Plan, named []listed
 // Cmd returns the go command that does verb, "build" or "test", with args before the packages.
 func (p *Plan) Cmd(ctx context.Context, verb string, args ...string) *exec.Cmd {
 	return p.tool.Cmd(ctx, slices.Concat([]string{verb}, p.flags, args, p.Packages)...)
+}
+
+// WhoseFault says, after a build that failed, whether go build fails as well.
+func (p *Plan) WhoseFault(ctx context.Context) error {
+	args := slices.Concat([]string{"build", "-o", os.DevNull}, p.flags[2:], p.Packages)
+	if _, err := p.plain.output(ctx, args...); err != nil {
+		return fmt.Errorf("%s is not built by go build either: see above", p.Packages[0])
+	}
+	if len(p.Raised) > 0 {
+		return fmt.Errorf("go build builds %s, but not with the modules that rdma-netstack "+
+			"raises: see above", p.Packages[0])
+	}
+	return fmt.Errorf("go build builds %s: that this does not is a fault of rdma-netstack: report "+
+		"it with what is above", p.Packages[0])
 }
 
 // Findings returns the uses of descriptors in the packages of the program, or with the name of what

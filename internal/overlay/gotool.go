@@ -48,7 +48,22 @@ func (e *goError) Error() string {
 	if e.text == "" {
 		return fmt.Sprintf("%s: %v", e.command, e.err)
 	}
-	return e.command + ": " + e.text
+	return e.command + ": " + oneLine(e.text)
+}
+
+// oneLine joins what the go command says on several lines. Its progress is left out.
+func oneLine(text string) string {
+	var kept []string
+	for _, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if advice, ok := strings.CutPrefix(line, "go get "); ok && len(kept) > 0 {
+			last := &kept[len(kept)-1]
+			*last = strings.TrimSuffix(*last, ":") + " by \"go get " + advice + "\""
+		} else if line != "" && !strings.HasPrefix(line, "go: downloading ") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "; ")
 }
 
 func (e *goError) Unwrap() error { return e.err }
@@ -64,6 +79,17 @@ func (g *goTool) readEnv(ctx context.Context) (e goEnv, err error) {
 		err = json.Unmarshal([]byte(out), &e)
 	}
 	return e, err
+}
+
+// withoutWorkspace returns g without the go.work in dir.
+func (g *goTool) withoutWorkspace(dir string) *goTool {
+	plain := &goTool{path: g.path, dir: g.dir}
+	for _, v := range g.env {
+		if !strings.HasPrefix(v, "GOWORK="+dir) {
+			plain.env = append(plain.env, v)
+		}
+	}
+	return plain
 }
 
 // below reports whether path is dir or in it.

@@ -107,7 +107,7 @@ func netPrologues() map[string]prologue {
 		"interfaceAddrTable": {"(*Interface) ([]Addr,error)",
 			"if a, ok := rdmaInterfaceAddrs($1); ok { return a, nil }"},
 		"newFileFD": {"(*os.File) (*netFD,error)",
-			"if err := rdmaInherited($1); err != nil { return nil, err }"},
+			"if fd, err := rdmaFromFile($1); fd != nil || err != nil { return fd, err }"},
 		"rawConn.Control": rawMethod("(func(uintptr)) (error)", "return $0.rdmaControl($1)"),
 		"rawConn.Read":    rawMethod("(func(uintptr) bool) (error)", "return $0.rdmaRead($1)"),
 		"rawConn.Write":   rawMethod("(func(uintptr) bool) (error)", "return $0.rdmaWrite($1)"),

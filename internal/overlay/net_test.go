@@ -14,10 +14,9 @@ import (
 )
 
 // goroot is the GOROOT of the go command.
-func goroot(t *testing.T, env ...string) string {
+func goroot(t *testing.T) string {
 	t.Helper()
 	cmd := exec.Command("go", "env", "GOROOT")
-	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
@@ -44,12 +43,12 @@ func TestNetPackage(t *testing.T) {
 		if target.CGO && target.GOARCH != runtime.GOARCH || target.Race {
 			continue // wants a C compiler
 		}
-		buildNet(t, target, files)
+		buildNet(t, &goTool{path: "go"}, target, files)
 	}
 }
 
-// buildNet compiles package net with files in the place of GOROOT's.
-func buildNet(t *testing.T, target Target, files map[string][]byte) {
+// buildNet compiles package net with files in the place of GOROOT's, by the go command of g.
+func buildNet(t *testing.T, g *goTool, target Target, files map[string][]byte) {
 	t.Helper()
 	dir := t.TempDir()
 	replace := map[string]string{}
@@ -73,9 +72,10 @@ func buildNet(t *testing.T, target Target, files map[string][]byte) {
 		need.Compiler(t)
 		cgo = "1"
 	}
-	cmd := exec.Command("go", "vet", "-overlay", overlay, "-unsafeptr=false", "net")
-	cmd.Env = append(os.Environ(), "GOARCH="+target.GOARCH, "CGO_ENABLED="+cgo, "GOFLAGS=",
-		"GOOS=linux")
+	cmd := g.Cmd(t.Context(), "vet", "-overlay", overlay, "-unsafeptr=false", "net")
+	cmd.Dir = dir
+	cmd.Env = append(cmd.Env, "GOARCH="+target.GOARCH, "CGO_ENABLED="+cgo, "GOFLAGS=",
+		"GOWORK=off", "GOOS=linux")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%+v: %v\n%s", target, err, out)
 	}
@@ -158,8 +158,8 @@ func TestNetPackageWithoutSource(t *testing.T) {
 	}
 }
 
-// TestKnownReleases reads package net of the releases that GO_RELEASES lists, such as "go1.25.5
-// go1.27rc1". make test-unmodified sets it: each is a download of 60 MB.
+// TestKnownReleases reads and compiles package net of the releases that GO_RELEASES lists, such as
+// "go1.25.5 go1.27rc1". make test-unmodified sets it: each is a download of 60 MB.
 func TestKnownReleases(t *testing.T) {
 	releases := strings.Fields(os.Getenv("GO_RELEASES"))
 	if len(releases) == 0 {
@@ -167,10 +167,20 @@ func TestKnownReleases(t *testing.T) {
 	}
 	for _, release := range releases {
 		t.Run(release, func(t *testing.T) {
-			root := goroot(t, "GOTOOLCHAIN="+release, "GOFLAGS=")
+			g := &goTool{path: "go", env: []string{"GOTOOLCHAIN=" + release, "GOFLAGS="}}
+			e, err := g.readEnv(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.useCopyOfGOROOT(&e, t.TempDir()); err != nil {
+				t.Fatal(err)
+			}
 			for _, target := range targets {
-				if _, err := NetPackage(root, target); err != nil {
+				files, err := NetPackage(e.GOROOT, target)
+				if err != nil {
 					t.Errorf("%+v: %v", target, err)
+				} else if !target.CGO {
+					buildNet(t, g, target, files)
 				}
 			}
 		})

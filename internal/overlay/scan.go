@@ -145,7 +145,7 @@ func (s *packageScan) scanFile(path string) error {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", s.pkg.ImportPath, err)
+		return fmt.Errorf("%s is not built by go build either: %w", s.pkg.ImportPath, err)
 	}
 	system, network := map[string]bool{}, ""
 	for _, i := range file.Imports {

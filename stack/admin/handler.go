@@ -70,27 +70,55 @@ func Handler(cfg Config) http.Handler {
 		cfg.Command = os.Args
 	}
 	h := &handler{Config: cfg, started: time.Now()}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", page())
-	mux.HandleFunc("GET /events", h.events)
-	mux.HandleFunc("GET /status", show(func() any { return h.status() }))
-	mux.HandleFunc("GET /info", show(func() any { return h.about() }))
-	mux.HandleFunc("GET /sockets", h.sockets)
-	mux.HandleFunc("GET /stats", show(func() any { return Count(cfg.Stack) }))
-	mux.HandleFunc("GET /errors", show(func() any { return Problems(Count(cfg.Stack)) }))
-	mux.HandleFunc("GET /rules", show(func() any { return cfg.Stack.Rules() }))
-	mux.HandleFunc("GET /capture", h.capture)
-	mux.HandleFunc("POST /capture", h.capture)
-	mux.Handle("GET /metrics", metrics.ProgramHandler(cfg.Stack, cfg.Program))
-	mux.HandleFunc("GET /health", show(func() any { return healthOf(cfg.Stack) }))
-	mux.HandleFunc("GET /health/dump", h.dump)
-	mux.HandleFunc("POST /health/recover", h.recover)
-	mux.HandleFunc("GET /debug/profile", cpuProfile)
-	mux.HandleFunc("GET /debug/trace", executionTrace)
-	mux.HandleFunc("GET /debug/goroutines", goroutines)
-	mux.HandleFunc("GET /healthz", h.healthz)
-	mux.HandleFunc("GET /readyz", h.readyz)
+	mux := routes{}
+	mux["GET /"] = page()
+	mux["GET /events"] = h.events
+	mux["GET /status"] = show(func() any { return h.status() })
+	mux["GET /info"] = show(func() any { return h.about() })
+	mux["GET /sockets"] = h.sockets
+	mux["GET /stats"] = show(func() any { return Count(cfg.Stack) })
+	mux["GET /errors"] = show(func() any { return Problems(Count(cfg.Stack)) })
+	mux["GET /rules"] = show(func() any { return cfg.Stack.Rules() })
+	mux["GET /capture"] = h.capture
+	mux["POST /capture"] = h.capture
+	mux["GET /metrics"] = metrics.ProgramHandler(cfg.Stack, cfg.Program).ServeHTTP
+	mux["GET /health"] = show(func() any { return healthOf(cfg.Stack) })
+	mux["GET /health/dump"] = h.dump
+	mux["POST /health/recover"] = h.recover
+	mux["GET /debug/profile"] = cpuProfile
+	mux["GET /debug/trace"] = executionTrace
+	mux["GET /debug/goroutines"] = goroutines
+	mux["GET /healthz"] = h.healthz
+	mux["GET /readyz"] = h.readyz
 	return mux
+}
+
+// routes maps METHOD and path to who answers. http.ServeMux is no help: a program with a go line
+// below 1.22 in its go.mod has one without methods (GODEBUG httpmuxgo121).
+type routes map[string]http.HandlerFunc
+
+// ServeHTTP implements http.Handler.
+func (s routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	if answer, ok := s[method+" "+r.URL.Path]; ok {
+		answer(w, r)
+		return
+	}
+	var allowed []string
+	for _, m := range []string{http.MethodGet, http.MethodPost} {
+		if _, ok := s[m+" "+r.URL.Path]; ok {
+			allowed = append(allowed, m)
+		}
+	}
+	if allowed == nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
 }
 
 // show answers with the JSON of what get returns.

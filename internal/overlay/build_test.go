@@ -1,0 +1,99 @@
+package overlay
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// prepareIn prepares the build of a package in dir.
+func prepareIn(t *testing.T, dir, pkg string) (*Plan, error) {
+	t.Helper()
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Prepare(t.Context(), Options{Dir: dir, Package: pkg, Source: source,
+		Cache: t.TempDir()})
+}
+
+// TestBadInput: what cannot be built is refused in one sentence, which says what to do.
+func TestBadInput(t *testing.T) {
+	t.Setenv("GOFLAGS", "")
+	t.Setenv("GOTOOLCHAIN", "local")
+	const program = "package main\nfunc main() {}\n"
+	module := func(version string) string { return "module example.org/m\n\ngo " + version + "\n" }
+	for _, tt := range []struct {
+		name  string
+		files map[string]string
+		pkg   string
+		want  []string
+	}{
+		{"no go.mod", map[string]string{"main.go": program}, ".",
+			[]string{"is in no module: there is no go.mod there or above"}},
+		{"no main package", map[string]string{"go.mod": module("1.22"), "m.go": "package m\n"}, ".",
+			[]string{". is package m: name a main package"}},
+		{"no such folder", map[string]string{"go.mod": module("1.22")}, "./server",
+			[]string{"./server is not built by go build either", "directory not found"}},
+		{"several", map[string]string{"go.mod": module("1.22"), "a/a.go": program,
+			"b/b.go": program}, "./...", []string{"./... are 2 packages: name one"}},
+		{"an untidy go.mod", map[string]string{"go.mod": module("1.22"),
+			"main.go": "package main\nimport (\n_ \"golang.org/x/time/rate\"\n_ \"golang.org/x/text/language\"\n)\n" +
+				"func main() {}\n"}, ".", []string{"not built by go build either", "no required module",
+			"to add it by \"go get golang.org/x/text/language\"; ", "golang.org/x/time/rate"}},
+		{"a newer Go", map[string]string{"go.mod": module("1.99"), "main.go": program}, ".",
+			[]string{"not built by go build either", "requires go >= 1.99"}},
+		{"text that is not Go", map[string]string{"go.mod": module("1.22"),
+			"main.go": "package main\nfunc {\n"}, ".",
+			[]string{"not built by go build either", "main.go:2"}},
+		{"a version of a folder", map[string]string{"go.mod": module("1.22")}, "./a@v1.0.0",
+			[]string{"want MODULE/PACKAGE@VERSION"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			writeTree(t, dir, tt.files)
+			_, err := prepareIn(t, dir, tt.pkg)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("no %q in %v", want, err)
+				}
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("several lines: %v", err)
+			}
+		})
+	}
+}
+
+// TestUnknownGo: a GOROOT whose package net has another function is refused, with its name.
+func TestUnknownGo(t *testing.T) {
+	t.Setenv("GOFLAGS", "")
+	root := filepath.Join(t.TempDir(), "goroot")
+	if err := linkTree(goroot(t), root); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(root, "src", "net", "fd_posix.go")
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(name); err != nil { // it is a link
+		t.Fatal(err)
+	}
+	text = append(text, "\nfunc (fd *netFD) peek() int { return fd.pfd.Sysfd }\n"...)
+	if err := os.WriteFile(name, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOROOT", root)
+	dir := t.TempDir()
+	writeTree(t, dir, map[string]string{"go.mod": "module example.org/m\n\ngo 1.22\n",
+		"main.go": "package main\nfunc main() {}\n"})
+	_, err = prepareIn(t, dir, ".")
+	if err == nil || !strings.Contains(err.Error(), "fd_posix.go: netFD.peek uses a descriptor") {
+		t.Errorf("got %v", err)
+	}
+}
