@@ -22,7 +22,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-services test-attacks test-suites test-newest-gvisor soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
+.PHONY: build test test-unmodified test-unmodified-go test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-services test-attacks test-suites test-newest-gvisor soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -33,6 +33,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 		$(LONGEST) $$(go list ./... | grep -vE '/tests(/vm)?$$') ./tests/vm; status=$$?; \
 	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire|TestGoBack|TestWorlds' ./link/rdma/internal/tcpfix ./tests/conformance/roads || status=1; $(MAKE) --no-print-directory sim || status=1;) \
 	for d in tests/bench/peers examples/grpc; do (cd $$d && CGO_ENABLED=0 go test $(TESTFLAGS) .) || status=1; done; \
+	(cd tests/e2e/unmodified && NEED_LOG=$$skips CGO_ENABLED=0 go test -short $(TESTFLAGS) .) || status=1; \
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
 
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
@@ -90,6 +91,13 @@ test-attacks: ## a server under attack, and its clients: one table. 3 minutes; L
 	@tests/deps.sh attacks
 	cd tests/e2e/attack && ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) -for $(or $(DURATION),$(if $(LONG),60s,5s))
 
+test-unmodified: ## untouched programs of 15 modules by rdma-netstack build, with their clients, on the host's address, a MAC of their own and the software ConnectX, with and without loss; programs that are refused; the releases of Go: 15 minutes, 40 with cold caches
+	cd tests/e2e/unmodified && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test -count=1 -v -timeout 90m .
+	GO_RELEASES="$$(cd tests/e2e/unmodified && ./releases.sh)" CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run KnownReleases ./internal/overlay
+
+test-unmodified-go: ## Go's own tests of net and net/http with package net as rdma-netstack build makes it, without hooks and with each socket through the seam: 5 minutes
+	cd tests/e2e/unmodified && GO_SUITES=1 CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run GoSuites .
+
 test-newest-gvisor: ## build and short tests against the newest gVisor there is, or GVISOR=VERSION, with a copy of go.mod: at most 15 minutes
 	@tests/newest-gvisor.sh
 
@@ -112,6 +120,7 @@ check: ## gofmt, vet for amd64, arm64 and macOS, staticcheck, import map and oth
 	CGO_ENABLED=0 GOOS=darwin go vet ./...
 	cd tests/bench/peers && CGO_ENABLED=0 go vet ./...
 	cd examples/grpc && CGO_ENABLED=0 go vet ./...
+	cd tests/e2e/unmodified && CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 go run $(STATICCHECK) ./...
 	CGO_ENABLED=0 go test -vet=off ./tests
 

@@ -224,6 +224,10 @@ var layers = map[string]layer{
 	},
 	// a module of its own: the types of Kubernetes' API and kustomize are large
 	"tests/e2e/kubernetes": {others: []string{"k8s.io/api/", "sigs.k8s.io/"}},
+	"tests/e2e/unmodified/...": {
+		module: []string{"cmd/rdma-netstack/lab", "internal/overlay", "tests/e2e/services/world"},
+		others: untouched,
+	},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.
 	"tests/e2e/services/world": {module: []string{"cmd/rdma-netstack/lab", "dv", "simnic/...",
 		"stack", "tests/lib/moving", "tests/lib/need", "clock"}},
@@ -233,6 +237,18 @@ var layers = map[string]layer{
 	},
 	"tests/e2e/services/leak": {module: []string{"stack", "stack/stacktest"},
 		others: []string{"go.uber.org/goleak"}},
+}
+
+// untouched are the modules that rdma-netstack build is tried on, and those of their clients.
+var untouched = []string{
+	"github.com/caddyserver/caddy/v2", "github.com/cloudflare/tableflip",
+	"github.com/coder/websocket", "github.com/coredns/coredns",
+	"github.com/eclipse/paho.mqtt.golang",
+	"github.com/gliderlabs/ssh", "github.com/hashicorp/memberlist", "github.com/miekg/dns",
+	"github.com/nats-io/nats.go", "github.com/panjf2000/gnet/v2", "github.com/pion/turn/v5",
+	"github.com/quic-go/quic-go", "github.com/redis/go-redis/v9", "github.com/tidwall/redcon",
+	"github.com/valyala/fasthttp", "golang.org/x/crypto", "golang.org/x/net",
+	"golang.zx2c4.com/wireguard",
 }
 
 // services are the modules that the tests in tests/e2e/services run on the stack.

@@ -39,9 +39,10 @@ func TestBadInput(t *testing.T) {
 		{"several", map[string]string{"go.mod": module("1.22"), "a/a.go": program,
 			"b/b.go": program}, "./...", []string{"./... are 2 packages: name one"}},
 		{"an untidy go.mod", map[string]string{"go.mod": module("1.22"),
-			"main.go": "package main\nimport (\n_ \"golang.org/x/time/rate\"\n_ \"golang.org/x/text/language\"\n)\n" +
-				"func main() {}\n"}, ".", []string{"not built by go build either", "no required module",
-			"to add it by \"go get golang.org/x/text/language\"; ", "golang.org/x/time/rate"}},
+			"main.go": "package main\nimport (\n_ \"golang.org/x/time/rate\"\n" +
+				"_ \"golang.org/x/text/language\"\n)\nfunc main() {}\n"}, ".",
+			[]string{"not built by go build either", "no required module",
+				"to add it by \"go get golang.org/x/text/language\"; ", "golang.org/x/time/rate"}},
 		{"a newer Go", map[string]string{"go.mod": module("1.99"), "main.go": program}, ".",
 			[]string{"not built by go build either", "requires go >= 1.99"}},
 		{"text that is not Go", map[string]string{"go.mod": module("1.22"),

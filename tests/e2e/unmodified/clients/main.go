@@ -1,0 +1,491 @@
+// Command clients has the client of each program, by plain Go on the kernel's sockets:
+// clients NAME ADDRESS.
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+	mqtt "github.com/eclipse/paho.mqtt.golang"
+	"github.com/hashicorp/memberlist"
+	"github.com/miekg/dns"
+	"github.com/nats-io/nats.go"
+	"github.com/pion/turn/v5"
+	"github.com/quic-go/quic-go/http3"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/crypto/ssh"
+	"golang.zx2c4.com/wireguard/conn"
+)
+
+func main() {
+	clients := map[string]func(ctx context.Context, host string) error{
+		"http": overHTTP, "dns": overDNS, "caddy": overHTTPVersions, "coredns": askCoreDNS,
+		"quic": overHTTP3, "mqtt": overMQTT, "turn": overTURN, "memberlist": joinMembers,
+		"redcon": overRedis, "nats": overNATS, "ssh": overSSH, "wireguard": overWireGuard,
+		"fasthttp": overFastHTTP, "websocket": overWebsocket,
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := clients[os.Args[1]](ctx, os.Args[2]); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", os.Args[1], err)
+		os.Exit(1)
+	}
+}
+
+// blob returns n bytes, the same each time.
+func blob(n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}
+
+// sameBytes compares what has come with what was to come.
+func sameBytes(what string, got, want []byte) error {
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("%s: %d bytes, which are others than the %d sent", what, len(got),
+			len(want))
+	}
+	return nil
+}
+
+func fetch(c *http.Client, url string, body []byte) ([]byte, error) {
+	method := http.MethodGet
+	if body != nil {
+		method = http.MethodPost
+	}
+	q, err := http.NewRequest(method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, r.Status)
+	}
+	return b, err
+}
+
+// overHTTP makes 20 requests of a connection each, one of 3 MB, and posts 3 MB.
+func overHTTP(_ context.Context, host string) error {
+	const text = "0123456789abcdefghijklmnopqrstuvwxyz"
+	url := "http://" + net.JoinHostPort(host, "80") + "/"
+	short := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for i := range 20 {
+		got, err := fetch(short, fmt.Sprintf("%s?n=%d", url, i*100), nil)
+		want := strings.Repeat(text, 100)[:i*100]
+		if err := errors.Join(err, sameBytes("get", got, []byte(want))); err != nil {
+			return err
+		}
+	}
+	const size = 3_000_000
+	got, err := fetch(http.DefaultClient, fmt.Sprintf("%s?n=%d", url, size), nil)
+	want := strings.Repeat(text, size/len(text)+1)[:size]
+	if err := errors.Join(err, sameBytes("get", got, []byte(want))); err != nil {
+		return err
+	}
+	sent := blob(size)
+	got, err = fetch(http.DefaultClient, url, sent)
+	return errors.Join(err, sameBytes("post", got, fmt.Appendf(nil, "%x", sha256.Sum256(sent))))
+}
+
+// overDNS asks 20 questions over UDP, 20 over TCP, and one whose answer is truncated over UDP.
+func overDNS(ctx context.Context, host string) error {
+	at := net.JoinHostPort(host, "53")
+	for i := range 40 {
+		c := &dns.Client{Net: []string{"udp", "tcp"}[i%2]}
+		q := new(dns.Msg).SetQuestion(fmt.Sprintf("q%d.example.", i), dns.TypeA)
+		a, err := exchange(ctx, c, q, at)
+		if err != nil {
+			return err
+		}
+		if len(a.Answer) != 1 || a.Answer[0].Header().Name != q.Question[0].Name {
+			return fmt.Errorf("question %d: %v", i, a)
+		}
+	}
+	q := new(dns.Msg).SetQuestion("long.example.", dns.TypeTXT)
+	a, err := exchange(ctx, &dns.Client{}, q, at)
+	if err != nil || !a.Truncated {
+		return fmt.Errorf("a long answer over UDP: %v, %w", a, err)
+	}
+	a, err = exchange(ctx, &dns.Client{Net: "tcp"}, q, at)
+	if err != nil || len(a.Answer) != 1 || len(a.Answer[0].(*dns.TXT).Txt) != 100 {
+		return fmt.Errorf("a long answer over TCP: %v, %w", a, err)
+	}
+	return nil
+}
+
+// exchange asks again where a datagram is lost, as resolvers do.
+func exchange(ctx context.Context, c *dns.Client, q *dns.Msg, at string) (*dns.Msg, error) {
+	c.Timeout = 5 * time.Second
+	if c.Net != "tcp" {
+		c.Timeout = time.Second
+	}
+	var late error
+	for range 10 {
+		a, _, err := c.ExchangeContext(ctx, q, at)
+		if timeout, ok := errors.AsType[net.Error](err); err == nil || !ok || !timeout.Timeout() {
+			return a, err
+		}
+		late = err
+	}
+	return nil, late
+}
+
+func askCoreDNS(ctx context.Context, host string) error {
+	for _, network := range []string{"udp", "tcp"} {
+		q := new(dns.Msg).SetQuestion("a.example.", dns.TypeA)
+		a, err := exchange(ctx, &dns.Client{Net: network}, q, net.JoinHostPort(host, "53"))
+		if err != nil {
+			return err
+		}
+		if len(a.Answer) != 1 {
+			return fmt.Errorf("%v", a)
+		}
+		fmt.Println(a.Answer[0].(*dns.A).A)
+	}
+	return nil
+}
+
+var anyCertificate = &tls.Config{InsecureSkipVerify: true}
+
+// overHTTPVersions gets one file over HTTP/1, HTTP/2 and HTTP/3.
+func overHTTPVersions(_ context.Context, host string) error {
+	url := "https://" + net.JoinHostPort(host, "443") + "/file"
+	one := &http.Transport{TLSClientConfig: anyCertificate.Clone(), ForceAttemptHTTP2: false,
+		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}
+	two := &http.Transport{TLSClientConfig: anyCertificate.Clone(), ForceAttemptHTTP2: true}
+	for version, transport := range map[string]http.RoundTripper{"HTTP/1.1": one, "HTTP/2.0": two,
+		"HTTP/3.0": &http3.Transport{TLSClientConfig: anyCertificate.Clone()}} {
+		c := &http.Client{Transport: transport}
+		r, err := c.Get(url)
+		if err != nil {
+			return fmt.Errorf("%s: %w", version, err)
+		}
+		got, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err == nil && r.Proto != version {
+			err = fmt.Errorf("by %s", r.Proto)
+		}
+		if err := errors.Join(err, sameBytes(version, got, blob(3_000_000))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// overHTTP3 gets 5 MB of quic-go's example server, which makes them by a generator.
+func overHTTP3(_ context.Context, host string) error {
+	c := &http.Client{Transport: &http3.Transport{TLSClientConfig: anyCertificate.Clone()}}
+	const size = 5_000_000
+	got, err := fetch(c, fmt.Sprintf("https://%s/%d", net.JoinHostPort(host, "6121"), size), nil)
+	want, seed := make([]byte, size), uint64(1)
+	for i := range want {
+		seed = seed * 48271 % 2147483647
+		want[i] = byte(seed)
+	}
+	if err := errors.Join(err, sameBytes("get", got, want)); err != nil {
+		return err
+	}
+	sent := blob(1_000_000)
+	got, err = fetch(c, "https://"+net.JoinHostPort(host, "6121")+"/demo/echo", sent)
+	return errors.Join(err, sameBytes("echo", got, sent))
+}
+
+// overMQTT subscribes and publishes, over TCP and over a websocket.
+func overMQTT(ctx context.Context, host string) error {
+	for _, broker := range []string{"tcp://" + net.JoinHostPort(host, "1883"),
+		"ws://" + net.JoinHostPort(host, "1882")} {
+		c := mqtt.NewClient(mqtt.NewClientOptions().AddBroker(broker).SetClientID("test"))
+		if err := waitFor(c.Connect()); err != nil {
+			return err
+		}
+		got := make(chan []byte, 1)
+		err := waitFor(c.Subscribe("a/b", 1, func(_ mqtt.Client, m mqtt.Message) {
+			got <- m.Payload()
+		}))
+		if err == nil {
+			err = waitFor(c.Publish("a/b", 1, false, blob(500_000)))
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case b := <-got:
+			if err := sameBytes(broker, b, blob(500_000)); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("%s: no message: %w", broker, ctx.Err())
+		}
+		c.Disconnect(100)
+	}
+	return nil
+}
+
+func waitFor(t mqtt.Token) error {
+	t.Wait()
+	return t.Error()
+}
+
+// overTURN sends datagrams by a relay to a socket of its own, which returns them.
+func overTURN(_ context.Context, host string) error {
+	control, err := net.ListenPacket("udp4", ":0")
+	if err != nil {
+		return err
+	}
+	server := net.JoinHostPort(host, "3478")
+	c, err := turn.NewClient(&turn.ClientConfig{STUNServerAddr: server, TURNServerAddr: server,
+		Conn: control, Username: "user", Password: "pass", Realm: "pion.ly"})
+	if err != nil {
+		return err
+	}
+	if err := c.Listen(); err != nil {
+		return err
+	}
+	relay, err := c.Allocate()
+	if err != nil {
+		return err
+	}
+	mapped, err := c.SendBindingRequest()
+	if err != nil {
+		return err
+	}
+	peer, err := net.ListenPacket("udp4", net.JoinHostPort(mapped.(*net.UDPAddr).IP.String(), "0"))
+	if err != nil {
+		return err
+	}
+	if _, err := relay.WriteTo([]byte("hello"), peer.LocalAddr()); err != nil {
+		return err
+	}
+	b := make([]byte, 1500)
+	for i := range 50 {
+		want := blob(100 + 10*i)
+		if i == 0 {
+			want = []byte("hello")
+		} else if _, err := relay.WriteTo(want, peer.LocalAddr()); err != nil {
+			return err
+		}
+		n, from, err := peer.ReadFrom(b)
+		if err != nil || from.String() != relay.LocalAddr().String() {
+			return fmt.Errorf("from %v, want the relay %v: %w", from, relay.LocalAddr(), err)
+		}
+		if _, err := peer.WriteTo(b[:n], from); err != nil {
+			return err
+		}
+		n, _, err = relay.ReadFrom(b)
+		if err := errors.Join(err, sameBytes("relayed", b[:n], want)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// messages is the delegate of a member that takes messages.
+type messages chan []byte
+
+func (messages) NodeMeta(int) []byte             { return nil }
+func (messages) GetBroadcasts(_, _ int) [][]byte { return nil }
+func (messages) LocalState(bool) []byte          { return nil }
+func (messages) MergeRemoteState([]byte, bool)   {}
+func (m messages) NotifyMsg(b []byte)            { m <- bytes.Clone(b) }
+
+// joinMembers joins the server, which has to be known by its address, and sends it messages by TCP
+// and by UDP.
+func joinMembers(ctx context.Context, host string) error {
+	config := memberlist.DefaultLANConfig()
+	got := make(messages, 1)
+	config.Name, config.Delegate, config.LogOutput = "client", got, io.Discard
+	list, err := memberlist.Create(config)
+	if err != nil {
+		return err
+	}
+	if _, err := list.Join([]string{host}); err != nil {
+		return err
+	}
+	var server *memberlist.Node
+	for _, m := range list.Members() {
+		if m.Name == "server" {
+			server = m
+		}
+	}
+	if server == nil || server.Addr.String() != host {
+		return fmt.Errorf("the server is %v, want its address %s", server, host)
+	}
+	for _, size := range []int{500, 200_000} {
+		text := blob(size)
+		m := append([]byte("client "), text...)
+		if size > 1000 {
+			err = list.SendReliable(server, m)
+		} else {
+			err = list.SendBestEffort(server, m)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case b := <-got:
+			if err := sameBytes("message", b, text); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("no message of %d bytes: %w", size, ctx.Err())
+		}
+	}
+	return nil
+}
+
+func overRedis(ctx context.Context, host string) error {
+	c := redis.NewClient(&redis.Options{Addr: net.JoinHostPort(host, "6379"), Protocol: 2,
+		DisableIdentity: true})
+	for i := range 50 {
+		want := string(blob(i * 20_000))
+		if err := c.Set(ctx, "key", want, 0).Err(); err != nil {
+			return err
+		}
+		got, err := c.Get(ctx, "key").Result()
+		if err := errors.Join(err, sameBytes("value", []byte(got), []byte(want))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func overNATS(_ context.Context, host string) error {
+	c, err := nats.Connect("nats://" + net.JoinHostPort(host, "4222"))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.Subscribe("echo", func(m *nats.Msg) { m.Respond(m.Data) }); err != nil {
+		return err
+	}
+	for i := range 20 {
+		want := blob(1 + i*40_000)
+		m, err := c.Request("echo", want, time.Minute)
+		if err != nil {
+			return err
+		}
+		if err := sameBytes("answer", m.Data, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func overSSH(_ context.Context, host string) error {
+	c, err := ssh.Dial("tcp", net.JoinHostPort(host, "2222"), &ssh.ClientConfig{User: "test",
+		HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := c.NewSession()
+	if err != nil {
+		return err
+	}
+	sent, got := blob(3_000_000), new(bytes.Buffer)
+	s.Stdin, s.Stdout = bytes.NewReader(sent), got
+	err = s.Run("cat")
+	if _, lost := errors.AsType[*ssh.ExitMissingError](err); lost {
+		err = nil // the server sends no status
+	}
+	return errors.Join(err, sameBytes("cat", got.Bytes(), sent))
+}
+
+// overWireGuard sends 20 batches of five packets, which go out as one with UDP_SEGMENT.
+func overWireGuard(_ context.Context, host string) error {
+	b := conn.NewStdNetBind()
+	receive, _, err := b.Open(0)
+	if err != nil {
+		return err
+	}
+	to, err := b.ParseEndpoint(net.JoinHostPort(host, "51820"))
+	if err != nil {
+		return err
+	}
+	got := make(chan []byte, 1000)
+	for _, f := range receive {
+		go func() {
+			packets, sizes := make([][]byte, b.BatchSize()), make([]int, b.BatchSize())
+			from := make([]conn.Endpoint, b.BatchSize())
+			for i := range packets {
+				packets[i] = make([]byte, 65535)
+			}
+			for {
+				n, err := f(packets, sizes, from)
+				if err != nil {
+					return
+				}
+				for i := range n {
+					got <- bytes.Clone(packets[i][:sizes[i]])
+				}
+			}
+		}()
+	}
+	for range 20 {
+		var batch [][]byte
+		for range 5 {
+			batch = append(batch, blob(1000))
+		}
+		if err := b.Send(batch, to); err != nil {
+			return err
+		}
+		for range batch {
+			select {
+			case p := <-got:
+				if err := sameBytes("packet", p, blob(1000)); err != nil {
+					return err
+				}
+			case <-time.After(20 * time.Second):
+				return errors.New("a packet did not come back")
+			}
+		}
+	}
+	return nil
+}
+
+func overFastHTTP(_ context.Context, host string) error {
+	for i := range 20 {
+		sent := blob(1 + i*100_000)
+		got, err := fetch(http.DefaultClient, "http://"+net.JoinHostPort(host, "8000")+"/", sent)
+		if err := errors.Join(err, sameBytes("echo", got, sent)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func overWebsocket(ctx context.Context, host string) error {
+	c, _, err := websocket.Dial(ctx, "ws://"+net.JoinHostPort(host, "8001")+"/", nil)
+	if err != nil {
+		return err
+	}
+	c.SetReadLimit(-1)
+	for i := range 20 {
+		sent := blob(1 + i*100_000)
+		if err := c.Write(ctx, websocket.MessageBinary, sent); err != nil {
+			return err
+		}
+		_, got, err := c.Read(ctx)
+		if err := errors.Join(err, sameBytes("echo", got, sent)); err != nil {
+			return err
+		}
+	}
+	return c.Close(websocket.StatusNormalClosure, "")
+}
