@@ -66,6 +66,7 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			w.refused(i)
 			continue
 		}
+		w.meetTimeWait(frames[i].Data, &l)
 		w.merge.add(i, &l)
 		if r := w.merge.latest(); r.first != int16(i) {
 			continue
@@ -630,4 +631,34 @@ func (w *worker) refuses(frame []byte, l *hdr.Packet) bool {
 	w.count.refused.Add(1)
 	w.refusal = "no connection begins any more: the server ends"
 	return true
+}
+
+// meetTimeWait decides about a SYN with a timestamp for a connection in TIME-WAIT, where netstack
+// does otherwise than Linux: see timeWaitFix of package tcpfix.
+func (w *worker) meetTimeWait(frame []byte, l *hdr.Packet) {
+	if !l.IsTCP() || frame[l.L4+13]&(hdr.FlagSYN|hdr.FlagACK|hdr.FlagRST) != hdr.FlagSYN {
+		return
+	}
+	s := hdr.Received(frame, l, w.e.flows.Key())
+	stamp := s.Options().Timestamp
+	if stamp == nil {
+		return
+	}
+	n, f := w.attachment.networks.Load(), flowOf(frame, l)
+	ep, ok := n.endpoint(l.EtherType, f).(*tcp.Endpoint)
+	if !ok || ep.EndpointState() != tcp.StateTimeWait {
+		return
+	}
+	ep.LockUser()
+	agreed, recent := ep.SendTSOk, ep.RecentTS
+	ep.UnlockUser()
+	later := int32(binary.BigEndian.Uint32(stamp[2:]) - recent)
+	unread, _ := ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption) // which Abort would throw away
+	switch f.Remote, f.RemotePort = (tcpip.Address{}), 0; {
+	case !agreed || later == 0: // netstack goes by the sequence number, as Linux does
+	case later > 0 && unread == 0 && n.listens(l.EtherType, f):
+		w.e.flows.EndTimeWait(frame, l, ep.Abort)
+	default:
+		tcpfix.AsStray(s.TCP())
+	}
 }

@@ -256,18 +256,34 @@ func concernsBothV6(kind byte) bool { return kind >= 1 && kind <= 4 || kind == 1
 // socket returns the state of the socket that netstack would give a segment or datagram of a flow
 // to.
 func (n *networks) socket(etherType uint16, f Flow) (state uint32, found bool) {
-	if n == nil {
-		return 0, false
-	}
-	ep, ok := n.stack.FindTransportEndpoint(tcpip.NetworkProtocolNumber(etherType),
-		tcpip.TransportProtocolNumber(f.Proto), gstack.TransportEndpointID{
-			LocalAddress: f.Local, LocalPort: f.LocalPort,
-			RemoteAddress: f.Remote, RemotePort: f.RemotePort,
-		}, n.nic).(interface{ State() uint32 })
+	ep, ok := n.endpoint(etherType, f).(interface{ State() uint32 })
 	if !ok {
 		return 0, false
 	}
 	return ep.State(), true
+}
+
+// endpoint returns that socket; nil: there is none.
+func (n *networks) endpoint(etherType uint16, f Flow) gstack.TransportEndpoint {
+	if n == nil {
+		return nil
+	}
+	return n.stack.FindTransportEndpoint(tcpip.NetworkProtocolNumber(etherType),
+		tcpip.TransportProtocolNumber(f.Proto), gstack.TransportEndpointID{
+			LocalAddress: f.Local, LocalPort: f.LocalPort,
+			RemoteAddress: f.Remote, RemotePort: f.RemotePort,
+		}, n.nic)
+}
+
+// listens says whether anybody listens at the local end of f, be it for both versions of IP.
+func (n *networks) listens(etherType uint16, f Flow) bool {
+	for _, version := range []uint16{etherType, hdr.TypeIPv6} {
+		state, found := n.socket(version, f)
+		if found && tcp.EndpointState(state) == tcp.StateListen {
+			return true
+		}
+	}
+	return false
 }
 
 // Flow is a TCP connection or the flow of a connected UDP socket, seen from here. Addresses of IPv4

@@ -237,6 +237,54 @@ func closes() []row {
 				15ms   > A 2 ack 2
 				20ms   < S -500 mss 1000
 				30ms   < A 2 ack 2`},
+		{name: "an earlier SYN with a later timestamp ends TIME-WAIT",
+			source: "RFC 6191; Linux: net/ipv4/tcp_minisocks.c tcp_timewait_state_process",
+			script: `
+				0      open mss 1000 ts
+				       close
+				       > FA 1 ack 1
+				10ms   < FA 1 ack 2 ts 2000000 0
+				15ms   > A 2 ack 2
+				20ms   < S 0 mss 1000 ts 2000001 0 renumber -100000
+				       > SA 0 ack 1 mss own ts
+				30ms   < A 1 ack 1 ts 2000002 0
+				       accept`},
+		{name: "a later SYN with an earlier timestamp does not end TIME-WAIT",
+			source: "RFC 7323 5.3; Linux: net/ipv4/tcp_minisocks.c tcp_timewait_state_process",
+			script: `
+				0      open mss 1000 ts
+				       close
+				       > FA 1 ack 1
+				10ms   < FA 1 ack 2 ts 2000000 0
+				15ms   > A 2 ack 2
+				20ms   < S 100000 mss 1000 ts 1999999 0
+				       > A 2 ack 2
+				30ms   < FA 1 ack 2 ts 2000000 0
+				       > A 2 ack 2`},
+		{name: "a SYN in TIME-WAIT while there is something to read",
+			source: "RFC 6191",
+			linux:  "opens the connection at once: what is to be read is not part of TIME-WAIT",
+			script: `
+				0      open mss 1000 ts
+				       closewrite
+				       > FA 1 ack 1
+				10ms   < FPA 1+100 ack 2 ts 2000000 0
+				15ms   > A 2 ack 102
+				20ms   < S 0 mss 1000 ts 2000001 0 renumber -100000
+				       > A 2 ack 100102
+				30ms   read 100`},
+		{name: "a SYN in TIME-WAIT that nobody listens for",
+			source: "Linux: net/ipv4/tcp_minisocks.c tcp_timewait_state_process",
+			script: `
+				0      connect mss 1000 ts
+				       close
+				       > FA 1 ack 1
+				10ms   < FA 1 ack 2 ts 2000000 0
+				15ms   > A 2 ack 2
+				20ms   < S -500 mss 1000 ts 2000001 0
+				       > A 2 ack 2
+				30ms   < FA 1 ack 2 ts 2000000 0
+				       > A 2 ack 2`},
 		{name: "data in TIME-WAIT is acknowledged, not taken",
 			source: "RFC 9293 3.10.7.4 first; packetimpact: outside the window, closing",
 			script: `

@@ -6,6 +6,7 @@
 //	                   synWindowFix  the answer to a copy of a SYN has a window without scale
 //	                   optionSet     a copy of a SYN gets options that its SYN cookie lacked
 //	                   synBurstFix   a wrong ACK in a dial has 18 SYNs sent at once
+//	                   timeWaitFix   a SYN in TIME-WAIT counts without its timestamp
 //	handshake_data.go  handshakeData data that ends a handshake fills the buffer twice, and one
 //	                                 without the SYN's timestamp does not end it
 //	gso_sack_filter.go gsoSACKFilter a loss inside a super-segment waits for the timeout

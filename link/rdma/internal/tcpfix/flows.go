@@ -18,6 +18,7 @@ type Flows struct {
 	synEcho    synEchoFix
 	synBurst   synBurstFix
 	synWindow  synWindowFix
+	timeWait   timeWaitFix
 	handshake  handshakeData
 	gsoSACK    gsoSACKFilter
 	resend     resender
@@ -45,7 +46,7 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	if !s.IsTCP() {
 		return false
 	}
-	if f.synBurst.sent(s) {
+	if f.synBurst.sent(s) || f.timeWait.sent(s) {
 		return true
 	}
 	f.zeroWindow.sent(s)
@@ -104,6 +105,13 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 		c |= SACKRemoved
 	}
 	return c
+}
+
+// EndTimeWait calls abort, which ends the connection in TIME-WAIT of a SYN without a reset. p has
+// been parsed from frame.
+func (f *Flows) EndTimeWait(frame []byte, p *hdr.Packet, abort func()) {
+	s := hdr.Received(frame, p, f.key)
+	f.timeWait.end(&s, abort)
 }
 
 // SYNStamp returns the timestamp of the SYN of a connection, once: p, parsed from frame, is the
