@@ -148,13 +148,13 @@ func compareServe(at sockets, http, dns string, undo *cleanup) error {
 	if err != nil {
 		return err
 	}
-	compareShutdown(web, undo)
+	shutdownWith(undo, web)
 	names, err := dnsd.New(dnsd.Config{ResponseRate: -1,
 		Zones: []dnsd.Zone{{File: "compare.zone", Text: demoZone}}})
 	if err != nil {
 		return err
 	}
-	compareShutdown(names, undo)
+	shutdownWith(undo, names)
 	ln, err := at.Listen("tcp", http)
 	if err != nil {
 		return fmt.Errorf("listen for HTTP on %s: %w", http, err)
@@ -166,16 +166,4 @@ func compareServe(at sockets, http, dns string, undo *cleanup) error {
 	}
 	go names.ServeUDP(pc)
 	return nil
-}
-
-// compareShutdown ends a server with the comparison; its clients have disconnected by then.
-func compareShutdown(app server, undo *cleanup) {
-	undo.add(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), stopServers)
-		defer cancel()
-		if err := app.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-		return nil
-	})
 }

@@ -45,7 +45,7 @@ func TestDemoFindsFaults(t *testing.T) {
 				}
 			}()
 			w.load.start(t.Context())
-			for _, c := range demoChecks() {
+			for _, c := range w.checks() {
 				if c.name != row.check {
 					continue
 				}
