@@ -17,7 +17,10 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrlock"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
@@ -105,29 +108,54 @@ func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return header.IPv6ProtocolNumber
 }
 
+// addressManager owns what a stack is known by on its link: addresses, groups, routes and
+// resolvers, which are given, asked for or advertised.
+type addressManager struct {
+	stack  *Stack
+	env    *env.Env
+	cfg    *Config
+	random random.Source
+	locks  addrlock.Locks
+
+	autoconf autoconf  // routes and resolvers from the network
+	raEvents *raEvents // what routers advertise, and results of neighbour discovery
+	claims   *claims   // uses of our addresses by others
+
+	memberships *memberships // the groups we are in
+	// neighbours on the link have hardware addresses; written before the link is in use
+	resolves bool
+	netdev   *netdevConfig // nil unless Config.Auto or an address of Config is bare
+
+	changing          sync.Mutex           // held while a change of addresses is made known
+	setLocalAddresses func([]netip.Prefix) // opens the link's fast path; nil: it has none
+	announcer         clock.Timer          // repeats the announcement once
+
+	dhcp struct{ sent, refused atomic.Uint64 } // as in Stats
+}
+
 // defaultAddressTimeout gives the default of Config.AddressTimeout.
 const defaultAddressTimeout = 15 * time.Second
 
 // configure asks the network for the addresses that cfg wants from it, and starts the goroutines
 // that keep them. ctx bounds the first part.
-func (s *Stack) configure(ctx context.Context) error {
+func (s *addressManager) configure(ctx context.Context) error {
 	if s.cfg.SLAAC {
-		s.background.Go(func() { s.follow(s.raEvents) })
+		s.env.Go(func() { s.follow(s.raEvents) })
 	}
-	limited, cancel := s.clock.WithTimeoutCause(ctx, s.cfg.AddressTimeout, s.unanswered())
+	limited, cancel := s.env.Clock.WithTimeoutCause(ctx, s.cfg.AddressTimeout, s.unanswered())
 	defer cancel()
 	if err := s.ask(limited); err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("wait for a router, or for the other IP version, on %s: %w",
-			s.name, context.Cause(ctx))
+			s.env.Name, context.Cause(ctx))
 	}
 	return nil
 }
 
 // ask asks the sources that cfg names for addresses.
-func (s *Stack) ask(ctx context.Context) error {
+func (s *addressManager) ask(ctx context.Context) error {
 	if s.cfg.Auto {
 		return s.auto(ctx)
 	}
@@ -151,8 +179,8 @@ func (s *Stack) ask(ctx context.Context) error {
 func (c Config) dynamic() bool { return c.Auto || c.DHCPv4 || c.DHCPv6 || c.SLAAC }
 
 // unanswered is why there is no address, with what helps.
-func (s *Stack) unanswered() error {
-	if up, _ := s.uplink.LinkState(); !up {
+func (s *addressManager) unanswered() error {
+	if up, _ := s.stack.uplink.LinkState(); !up {
 		return errors.New("the port's link is down")
 	}
 	hint := ""
@@ -166,18 +194,18 @@ func (s *Stack) unanswered() error {
 // auto asks DHCPv4 servers and routers at the same time, for as long as the stack lives, and DHCPv6
 // servers when a router says so. It returns when there is an address of each IP version, or of one
 // and otherVersion has passed. Later answers are taken into use when they come.
-func (s *Stack) auto(ctx context.Context) error {
+func (s *addressManager) auto(ctx context.Context) error {
 	s.acquireLeaseLater(newDHCP4)
-	tick := s.clock.NewTimer(routerPoll)
+	tick := s.env.Clock.NewTimer(routerPoll)
 	defer tick.Stop()
 	var first time.Time // when there was an address of one version
 	for {
 		v4, v6 := s.provided()
 		switch {
-		case v4 && v6, (v4 || v6) && !first.IsZero() && s.clock.Since(first) > otherVersion:
+		case v4 && v6, (v4 || v6) && !first.IsZero() && s.env.Clock.Since(first) > otherVersion:
 			return nil
 		case (v4 || v6) && first.IsZero():
-			first = s.clock.Now()
+			first = s.env.Clock.Now()
 		}
 		select {
 		case <-tick.C:
@@ -187,25 +215,35 @@ func (s *Stack) auto(ctx context.Context) error {
 				return nil
 			}
 			return fmt.Errorf("%w, and no router a prefix, on %s: %w", ErrNoLease,
-				s.name, context.Cause(ctx))
+				s.env.Name, context.Cause(ctx))
 		}
 	}
 }
 
 // acquireLeaseLater is acquireLease in the background.
-func (s *Stack) acquireLeaseLater(open func(*Stack) (dhcpClient, error)) {
-	s.background.Go(func() {
-		if err := s.acquireLease(s.ctx, open); err != nil && s.ctx.Err() == nil {
-			s.log.Warn("ask for an address", "interface", s.name, "error", err)
+func (s *addressManager) acquireLeaseLater(open func(*addressManager) (dhcpClient, error)) {
+	s.env.Go(func() {
+		if err := s.acquireLease(s.env.Ctx, open); err != nil && s.env.Ctx.Err() == nil {
+			s.env.Log.Warn("ask for an address", "interface", s.env.Name, "error", err)
 		}
 	})
 }
 
+// static says whether p is one of cfg's addresses.
+func (s *addressManager) static(p netip.Prefix) bool {
+	for _, c := range s.cfg.Addresses {
+		if c.Addr() == p.Addr() {
+			return true
+		}
+	}
+	return false
+}
+
 // provided says of which IP versions there is an address, given by cfg or by the network, with its
 // routes.
-func (s *Stack) provided() (v4, v6 bool) {
+func (s *addressManager) provided() (v4, v6 bool) {
 	v4, ra := s.autoconf.hasRoutes(fromDHCPv4), s.autoconf.hasRoutes(fromRA)
-	for _, p := range s.Addrs() {
+	for _, p := range s.stack.Addrs() {
 		v4 = v4 || p.Addr().Is4() && s.static(p)
 		v6 = v6 || p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast() && (ra || s.static(p))
 	}
@@ -214,12 +252,12 @@ func (s *Stack) provided() (v4, v6 bool) {
 
 // awaitRouter waits until a router's prefixes and routes are in use. A link without routers is no
 // error: what it advertises is taken into use when one appears.
-func (s *Stack) awaitRouter(ctx context.Context) error {
-	ctx, cancel := s.clock.WithTimeout(ctx, routerWait)
+func (s *addressManager) awaitRouter(ctx context.Context) error {
+	ctx, cancel := s.env.Clock.WithTimeout(ctx, routerWait)
 	defer cancel()
 	for !s.routed() {
-		if s.clock.Sleep(ctx, routerPoll) != nil {
-			s.log.Warn("no router has advertised a prefix", "interface", s.name)
+		if s.env.Clock.Sleep(ctx, routerPoll) != nil {
+			s.env.Log.Warn("no router has advertised a prefix", "interface", s.env.Name)
 			return nil
 		}
 	}
@@ -228,14 +266,14 @@ func (s *Stack) awaitRouter(ctx context.Context) error {
 
 // routed says whether a router's routes are in use, and an address of its prefix unless it leaves
 // that to DHCPv6.
-func (s *Stack) routed() bool {
+func (s *addressManager) routed() bool {
 	if !s.autoconf.hasRouter(fromRA) {
 		return false
 	}
 	if s.raEvents.config() == ipv6.DHCPv6ManagedAddress {
 		return true
 	}
-	return slices.ContainsFunc(s.Addrs(), func(p netip.Prefix) bool {
+	return slices.ContainsFunc(s.stack.Addrs(), func(p netip.Prefix) bool {
 		return p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast() && !s.static(p)
 	})
 }
@@ -324,7 +362,8 @@ func (l *autoconf) servers() []netip.Addr {
 }
 
 // applyAutoconf takes routes and resolvers of a source into use, in place of its earlier ones.
-func (s *Stack) applyAutoconf(from autoconfSource, routes []Route, dns []netip.Addr) error {
+func (s *addressManager) applyAutoconf(from autoconfSource, routes []Route,
+	dns []netip.Addr) error {
 	s.autoconf.applying.Lock()
 	defer s.autoconf.applying.Unlock()
 	if !s.autoconf.set(from, routes, dns) {
@@ -334,38 +373,39 @@ func (s *Stack) applyAutoconf(from autoconfSource, routes []Route, dns []netip.A
 	if err != nil {
 		return fmt.Errorf("routes from %s: %w", from, err)
 	}
-	s.net.SetRouteTable(table)
-	s.epoch.Add(1)
-	if ok, missed := s.autoconf.logLimit.allows(s.clock.Now()); ok {
-		s.log.Info("network configuration", "interface", s.name, "from", string(from), "routes",
+	s.env.Net.SetRouteTable(table)
+	s.stack.epoch.Add(1)
+	if ok, missed := s.autoconf.logLimit.allows(s.env.Clock.Now()); ok {
+		s.env.Log.Info("network configuration", "interface", s.env.Name, "from", string(from),
+			"routes",
 			len(routes), "dns", len(dns), "changes_not_logged", missed)
 	}
 	return nil
 }
 
 // useAddress takes an address that the network gave us into use, after duplicate detection.
-func (s *Stack) useAddress(ctx context.Context, p netip.Prefix) error {
+func (s *addressManager) useAddress(ctx context.Context, p netip.Prefix) error {
 	if err := s.addAddress(ctx, p); err != nil {
 		return err
 	}
 	s.addressesChanged()
 	if !s.cfg.NoAnnounce {
-		s.Announce()
+		s.announceAll()
 	}
 	return nil
 }
 
 // removeAddress ends the use of an address, and says so in the log.
-func (s *Stack) removeAddress(p netip.Prefix) {
-	s.net.RemoveAddress(nicID, toAddress(p.Addr()))
-	s.log.Info("address given up", "interface", s.name, "address", p.String())
+func (s *addressManager) removeAddress(p netip.Prefix) {
+	s.env.Net.RemoveAddress(nicID, toAddress(p.Addr()))
+	s.env.Log.Info("address given up", "interface", s.env.Name, "address", p.String())
 	s.addressesChanged()
 }
 
 // abortConnectionsOf ends the TCP connections of an address of ours, but for listeners. Their peers
 // are told if we still have the address.
-func (s *Stack) abortConnectionsOf(a netip.Addr) {
-	for _, ep := range s.net.RegisteredEndpoints() {
+func (s *addressManager) abortConnectionsOf(a netip.Addr) {
+	for _, ep := range s.env.Net.RegisteredEndpoints() {
 		c, ok := ep.(*tcp.Endpoint)
 		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {
 			continue
@@ -377,17 +417,17 @@ func (s *Stack) abortConnectionsOf(a netip.Addr) {
 }
 
 // addressesChanged makes conns forget cached routes and sources, and tells the link our addresses.
-func (s *Stack) addressesChanged() {
+func (s *addressManager) addressesChanged() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	addresses := s.Addrs()
-	if s.netdev != nil && s.host == nil {
+	addresses := s.stack.Addrs()
+	if s.netdev != nil && s.stack.host == nil {
 		if err := s.applyAutoconf(fromLinux, s.netdev.routes(addresses), nil); err != nil {
-			s.log.Warn("routes of the netdev", "interface", s.name, "error", err)
+			s.env.Log.Warn("routes of the netdev", "interface", s.env.Name, "error", err)
 		}
 	}
-	s.sources.count(addresses)
-	s.epoch.Add(1)
+	s.stack.sources.count(addresses)
+	s.stack.epoch.Add(1)
 	if s.setLocalAddresses != nil {
 		s.setLocalAddresses(addresses)
 	}
@@ -736,4 +776,44 @@ func labelOf(a netip.Addr) int {
 func commonBits(a, b netip.Addr) int {
 	x := toAddress(a)
 	return int(x.MatchingPrefix(toAddress(b)))
+}
+
+// onLinkAlways are destinations that never need a gateway: groups, broadcast and link-local hosts.
+var onLinkAlways = []string{"224.0.0.0/4", "255.255.255.255/32", "ff00::/8", "fe80::/10"}
+
+// routeTable lists loopback, what is on the link, cfg's routes and the gateways. Netstack orders
+// it.
+func (s *addressManager) routeTable() ([]tcpip.Route, error) {
+	all := []Route{}
+	for _, p := range onLinkAlways {
+		all = append(all, Route{Destination: netip.MustParsePrefix(p)})
+	}
+	if s.stack.host == nil { // whose own routes are all
+		for _, p := range s.cfg.Addresses {
+			all = append(all, connected(p))
+		}
+	}
+	all = append(all, s.cfg.Routes...)
+	for _, g := range s.cfg.Gateways {
+		all = append(all, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})
+	}
+	all = append(all, s.autoconf.allRoutes()...)
+	s.stack.sources.useRoutes(all)
+	table := make([]tcpip.Route, 0, len(all)+2)
+	for _, p := range []string{"127.0.0.0/8", "::1/128"} {
+		subnet, err := toSubnet(netip.MustParsePrefix(p))
+		if err != nil {
+			return nil, err
+		}
+		table = append(table, tcpip.Route{Destination: subnet, NIC: loopbackID})
+	}
+	for _, r := range all {
+		subnet, err := toSubnet(r.Destination)
+		if err != nil {
+			return nil, fmt.Errorf("route to %s: %w", r.Destination, err)
+		}
+		table = append(table, tcpip.Route{Destination: subnet, Gateway: toAddress(r.Gateway),
+			SourceHint: s.stack.sources.hint(r), NIC: nicID, MTU: uint32(r.MTU)})
+	}
+	return table, nil
 }

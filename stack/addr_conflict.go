@@ -42,9 +42,9 @@ func detection(d time.Duration) gstack.DADConfigurations {
 // disableDetection ends duplicate detection on an interface: of a link without hardware addresses,
 // and of loopback, where Linux has none either (IFA_F_NODAD). There the probe comes back to its
 // sender, and netstack panics if the interface is closed meanwhile.
-func (s *Stack) disableDetection(nic tcpip.NICID) {
+func (s *addressManager) disableDetection(nic tcpip.NICID) {
 	for _, p := range []tcpip.NetworkProtocolNumber{header.ARPProtocolNumber, ipv6Protocol} {
-		if ep, err := s.net.GetNetworkEndpoint(nic, p); err == nil {
+		if ep, err := s.env.Net.GetNetworkEndpoint(nic, p); err == nil {
 			if d, ok := ep.(gstack.DuplicateAddressDetector); ok {
 				d.SetDADConfigurations(gstack.DADConfigurations{})
 			}
@@ -56,16 +56,16 @@ func (s *Stack) disableDetection(nic tcpip.NICID) {
 // time; those of a family are added in the order of the configuration, for netstack sends to a
 // group from the first that was added, as Linux does. A failure of the link-local address,
 // which is not configured, is an error only if there is no other, or if DHCPv6 needs it.
-func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
+func (s *addressManager) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	all := s.cfg.Addresses
 	if len(all) >= manyAddresses {
-		s.log.Warn("many addresses make every received packet slower", "interface",
-			s.name, "addresses", len(all))
+		s.env.Log.Warn("many addresses make every received packet slower", "interface",
+			s.env.Name, "addresses", len(all))
 	}
 	errs := make([]error, len(all))
 	var linkLocal error
 	var wg sync.WaitGroup
-	if header.IsValidUnicastEthernetAddress(mac) && s.host == nil {
+	if header.IsValidUnicastEthernetAddress(mac) && s.stack.host == nil {
 		p := netip.PrefixFrom(fromAddress(header.LinkLocalAddr(mac)), 64)
 		wg.Go(func() { linkLocal = s.addAddress(ctx, p) })
 	}
@@ -89,27 +89,27 @@ func (s *Stack) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	if err := errors.Join(errs...); err != nil || linkLocal == nil {
 		return err
 	}
-	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.DHCPv6 || s.life.closed.Load() {
+	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.DHCPv6 || s.stack.life.closed.Load() {
 		return linkLocal
 	}
-	s.log.Warn("there is no link-local address, and no IPv6 but for the addresses given",
-		"interface", s.name, "error", linkLocal)
+	s.env.Log.Warn("there is no link-local address, and no IPv6 but for the addresses given",
+		"interface", s.env.Name, "error", linkLocal)
 	return nil
 }
 
 // addAddress probes for p and then takes it into use.
-func (s *Stack) addAddress(ctx context.Context, p netip.Prefix) error {
+func (s *addressManager) addAddress(ctx context.Context, p netip.Prefix) error {
 	turn := make(chan struct{})
 	close(turn)
 	return s.addInTurn(ctx, p, turn, func() {})
 }
 
 // addInTurn is addAddress that adds p when turn is closed and calls pass once it has.
-func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix,
+func (s *addressManager) addInTurn(ctx context.Context, p netip.Prefix,
 	turn <-chan struct{}, pass func()) error {
 	// a probe that comes back starts another round
 	limit := detectionSlack + 2*max(s.cfg.DuplicateDetection, 0)
-	ctx, cancel := s.clock.WithTimeoutCause(ctx, limit,
+	ctx, cancel := s.env.Clock.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("duplicate detection has not ended in %v", limit))
 	defer cancel()
 	if p.Addr().Is4() {
@@ -125,23 +125,23 @@ func (s *Stack) addInTurn(ctx context.Context, p netip.Prefix,
 	// Netstack probes for IPv6 addresses itself and tells us the outcome.
 	outcome := newAddressOutcome()
 	defer s.raEvents.expect(p.Addr(), outcome)()
-	if err := s.net.AddProtocolAddress(nicID, protocolAddress(p),
+	if err := s.env.Net.AddProtocolAddress(nicID, protocolAddress(p),
 		gstack.AddressProperties{Disp: outcome}); err != nil {
 		return asError("add address "+p.String(), err)
 	}
 	pass()
 	if err := outcome.wait(ctx); err != nil {
-		s.net.RemoveAddress(nicID, toAddress(p.Addr())) // which netstack would keep, undecided
+		s.env.Net.RemoveAddress(nicID, toAddress(p.Addr())) // which netstack would keep, undecided
 		return s.probeError(p, err)
 	}
-	s.log.Info("address in use", "interface", s.name, "address", p.String())
+	s.env.Log.Info("address in use", "interface", s.env.Name, "address", p.String())
 	return nil
 }
 
 // probe asks, by ARP, whether another host has p's IPv4 address (RFC 5227 section 2.1.1).
-func (s *Stack) probe(ctx context.Context, p netip.Prefix) error {
+func (s *addressManager) probe(ctx context.Context, p netip.Prefix) error {
 	outcome := newAddressOutcome()
-	how, terr := s.net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()),
+	how, terr := s.env.Net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()),
 		func(r gstack.DADResult) { outcome.report(dadError(r)) })
 	if _, none := terr.(*tcpip.ErrNotSupported); none || how == gstack.DADDisabled {
 		return nil
@@ -175,7 +175,7 @@ func dadError(r gstack.DADResult) error {
 }
 
 // probeError returns the error of an address that cannot be used.
-func (s *Stack) probeError(p netip.Prefix, err error) error {
+func (s *addressManager) probeError(p netip.Prefix, err error) error {
 	if !errors.Is(err, ErrDuplicateAddress) {
 		return fmt.Errorf("probe for address %s: %w", p, err)
 	}
@@ -183,7 +183,7 @@ func (s *Stack) probeError(p netip.Prefix, err error) error {
 	var taken takenError
 	if errors.As(err, &taken) && len(taken.by) > 0 {
 		by = " by " + taken.by.String()
-		if taken.by.String() == s.HardwareAddr().String() {
+		if taken.by.String() == s.stack.HardwareAddr().String() {
 			by += ", which is our own hardware address, so another process or host has that too,"
 		}
 	}
@@ -300,12 +300,12 @@ func (c *claims) note(cl claim) {
 //
 // It follows case (c) of RFC 5227 section 2.4: an address is never given up, because clients reach
 // a server by it; it is announced again, at most once per defendInterval.
-func (s *Stack) guard() {
+func (s *addressManager) guard() {
 	defended := map[netip.Addr]*rateLimit{}
 	twins := rateLimit{burst: 1, period: twinInterval}
 	for {
 		select {
-		case <-s.ctx.Done():
+		case <-s.env.Ctx.Done():
 			return
 		case <-s.raEvents.removable:
 			s.removeUndecided()
@@ -314,11 +314,12 @@ func (s *Stack) guard() {
 		case c := <-s.claims.seen:
 			if c.addr.IsValid() {
 				s.defend(c, defended)
-			} else if ok, missed := twins.allows(s.clock.Now()); ok {
-				s.log.Warn("frames come from our own hardware address: "+
+			} else if ok, missed := twins.allows(s.env.Clock.Now()); ok {
+				s.env.Log.Warn("frames come from our own hardware address: "+
 					"another process or host uses it, or the network sends ours back; give each "+
 					"slice its own MAC",
-					"interface", s.name, "mac", net.HardwareAddr(c.mac).String(), "more", missed)
+					"interface", s.env.Name, "mac", net.HardwareAddr(c.mac).String(), "more",
+					missed)
 			}
 		}
 	}
@@ -326,18 +327,18 @@ func (s *Stack) guard() {
 
 // removeUndecided removes addresses of advertised prefixes that could not be probed for, and asks
 // for the prefixes again.
-func (s *Stack) removeUndecided() {
+func (s *addressManager) removeUndecided() {
 	for _, a := range s.raEvents.takeUndecided() {
-		s.net.RemoveAddress(nicID, toAddress(a))
-		s.log.Warn("address given up: the link sends no probe for it", "interface",
-			s.name, "address", a.String())
+		s.env.Net.RemoveAddress(nicID, toAddress(a))
+		s.env.Log.Warn("address given up: the link sends no probe for it", "interface",
+			s.env.Name, "address", a.String())
 	}
 	s.solicitRouter()
 }
 
 // defend announces an address that another host uses, unless the rate limit is reached.
-func (s *Stack) defend(c claim, defended map[netip.Addr]*rateLimit) {
-	now := s.clock.Now()
+func (s *addressManager) defend(c claim, defended map[netip.Addr]*rateLimit) {
+	now := s.env.Clock.Now()
 	if len(defended) >= manyDefended {
 		for a, d := range defended {
 			if now.Sub(d.since) >= defendInterval {
@@ -356,7 +357,8 @@ func (s *Stack) defend(c claim, defended map[netip.Addr]*rateLimit) {
 	}
 	s.claims.defences.Add(1)
 	s.announce(c.addr)
-	s.log.Warn("another host uses our address, which we have announced again", "interface", s.name,
+	s.env.Log.Warn("another host uses our address, which we have announced again", "interface",
+		s.env.Name,
 		"address", c.addr.String(),
 		"mac", net.HardwareAddr(c.mac).String(), "more", missed)
 }
@@ -434,27 +436,24 @@ func (e arpEndpoint) checkSender(h header.ARP) {
 const announceAgain = 2 * time.Second
 
 // announceTwice tells the neighbours now and once more.
-func (s *Stack) announceTwice() {
-	s.Announce()
+func (s *addressManager) announceTwice() {
+	s.announceAll()
 	s.announcer.Reset(announceAgain)
 }
 
-// Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
-// (RFC 5227 section 2.3) and unsolicited neighbour advertisements (RFC 4861 section 7.2.6). It is
-// done at start and when the device's link has come up again; call it when an address has moved
-// here from another host.
-func (s *Stack) Announce() {
-	if s.life.closed.Load() {
+// announceAll is Stack.Announce.
+func (s *addressManager) announceAll() {
+	if s.stack.life.closed.Load() {
 		return
 	}
-	for _, p := range s.Addrs() {
+	for _, p := range s.stack.Addrs() {
 		s.announce(p.Addr())
 	}
 }
 
 // announce is Announce for one address.
-func (s *Stack) announce(a netip.Addr) {
-	mac := tcpip.LinkAddress(s.HardwareAddr())
+func (s *addressManager) announce(a netip.Addr) {
+	mac := tcpip.LinkAddress(s.stack.HardwareAddr())
 	switch {
 	case !s.resolves || !header.IsValidUnicastEthernetAddress(mac):
 	case a.Is4():
@@ -465,33 +464,33 @@ func (s *Stack) announce(a netip.Addr) {
 }
 
 // gratuitousARP broadcasts a request for our own address, which every cache learns from.
-func (s *Stack) gratuitousARP(mac tcpip.LinkAddress, a netip.Addr) {
+func (s *addressManager) gratuitousARP(mac tcpip.LinkAddress, a netip.Addr) {
 	packet := make(header.ARP, header.ARPSize)
 	packet.SetIPv4OverEthernet()
 	packet.SetOp(header.ARPRequest)
 	copy(packet.HardwareAddressSender(), mac)
 	copy(packet.ProtocolAddressSender(), a.AsSlice())
 	copy(packet.ProtocolAddressTarget(), a.AsSlice())
-	s.net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress, header.ARPProtocolNumber,
+	s.env.Net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress, header.ARPProtocolNumber,
 		buffer.MakeWithData(packet))
 }
 
 // unsolicitedNA multicasts a neighbour advertisement that overrides cached entries.
-func (s *Stack) unsolicitedNA(mac tcpip.LinkAddress, a netip.Addr) {
+func (s *addressManager) unsolicitedNA(mac tcpip.LinkAddress, a netip.Addr) {
 	const options = header.NDPLinkLayerAddressSize
 	icmp := make(header.ICMPv6, header.ICMPv6NeighborAdvertMinimumSize+options)
 	icmp.SetType(header.ICMPv6NeighborAdvert)
 	na := header.NDPNeighborAdvert(icmp.MessageBody())
 	na.SetTargetAddress(toAddress(a))
 	na.SetOverrideFlag(true)
-	na.SetRouterFlag(s.host != nil && s.host.routesIPv6())
+	na.SetRouterFlag(s.stack.host != nil && s.stack.host.routesIPv6())
 	na.Options().Serialize(header.NDPOptionsSerializer{header.NDPTargetLinkLayerAddressOption(mac)})
 	s.multicast(icmp, toAddress(a), header.IPv6AllNodesMulticastAddress)
 }
 
 // solicitRouter asks the link's routers to advertise themselves now (RFC 4861 section 6.3.7).
-func (s *Stack) solicitRouter() {
-	mac := tcpip.LinkAddress(s.HardwareAddr())
+func (s *addressManager) solicitRouter() {
+	mac := tcpip.LinkAddress(s.stack.HardwareAddr())
 	if !header.IsValidUnicastEthernetAddress(mac) {
 		return
 	}
@@ -501,7 +500,7 @@ func (s *Stack) solicitRouter() {
 	rs := header.NDPRouterSolicit(icmp.MessageBody())
 	rs.Options().Serialize(header.NDPOptionsSerializer{header.NDPSourceLinkLayerAddressOption(mac)})
 	from := header.LinkLocalAddr(mac)
-	for _, p := range s.Addrs() { // which stays as it is when the hardware address changes
+	for _, p := range s.stack.Addrs() { // which stays as it is when the hardware address changes
 		if a := p.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
 			from = toAddress(a)
 		}
@@ -510,7 +509,7 @@ func (s *Stack) solicitRouter() {
 }
 
 // multicast sends a message of neighbour discovery, whose checksum it fills in.
-func (s *Stack) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
+func (s *addressManager) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
 	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from,
 		Dst: to}))
 	packet := make(header.IPv6, header.IPv6MinimumSize, header.IPv6MinimumSize+len(icmp))
@@ -522,7 +521,7 @@ func (s *Stack) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
 		DstAddr:           to,
 	})
 	packet = append(packet, icmp...)
-	s.net.WritePacketToRemote(nicID, header.EthernetAddressFromMulticastIPv6Address(to),
+	s.env.Net.WritePacketToRemote(nicID, header.EthernetAddressFromMulticastIPv6Address(to),
 		header.IPv6ProtocolNumber, buffer.MakeWithData(packet))
 }
 
@@ -554,9 +553,9 @@ func (s *rateLimit) allows(now time.Time) (ok bool, missed uint64) {
 
 // lockAddresses takes the locks of the stack's MAC address and of Config.Addresses. The error is
 // ErrDuplicateAddress if another process has one.
-func (s *Stack) lockAddresses() error {
-	port, ok := s.uplink.FirstInterface().(*packet.Port)
-	if !ok || s.host != nil || runtime.GOOS != "linux" {
+func (s *addressManager) lockAddresses() error {
+	port, ok := s.stack.uplink.FirstInterface().(*packet.Port)
+	if !ok || s.stack.host != nil || runtime.GOOS != "linux" {
 		return nil
 	}
 	ifi, err := net.InterfaceByName(port.Name())
@@ -569,12 +568,13 @@ func (s *Stack) lockAddresses() error {
 		switch {
 		case err == nil:
 		case !errors.Is(err, syscall.EADDRINUSE):
-			s.log.Warn("two processes with one address would not be noticed: no lock for it",
+			s.env.Log.Warn("two processes with one address would not be noticed: no lock for it",
 				"interface", port.Name(), "address", address, "error", err)
 		case s.cfg.Predecessor != nil:
-			s.background.Go(func() {
+			s.env.Go(func() {
 				if err := s.locks.Await(name); err != nil {
-					s.log.Warn("no lock of an address after the predecessor", "address", address,
+					s.env.Log.Warn("no lock of an address after the predecessor", "address",
+						address,
 						"error", err)
 				}
 			})

@@ -22,7 +22,8 @@ type dhcpClient interface {
 }
 
 // acquireLease gets an address, and renews its lease in the background.
-func (s *Stack) acquireLease(ctx context.Context, open func(*Stack) (dhcpClient, error)) error {
+func (s *addressManager) acquireLease(ctx context.Context, open func(*addressManager) (dhcpClient,
+	error)) error {
 	d, err := open(s)
 	if err != nil {
 		return err
@@ -31,7 +32,7 @@ func (s *Stack) acquireLease(ctx context.Context, open func(*Stack) (dhcpClient,
 		d.close()
 		return err
 	}
-	s.background.Go(func() {
+	s.env.Go(func() {
 		defer d.close()
 		d.keep()
 	})
@@ -48,8 +49,9 @@ const (
 )
 
 // awaitTime waits until t, or until the link comes up again, or ctx ends.
-func (s *Stack) awaitTime(ctx context.Context, t time.Time, linkUp <-chan struct{}) wakeReason {
-	timer := s.clock.NewTimer(s.clock.Until(t))
+func (s *addressManager) awaitTime(ctx context.Context, t time.Time,
+	linkUp <-chan struct{}) wakeReason {
+	timer := s.env.Clock.NewTimer(s.env.Clock.Until(t))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -81,8 +83,8 @@ func readUntilLinkUp(c *UDPConn, linkUp <-chan struct{}) (done func() bool) {
 func notify(c chan<- struct{}) { env.Notify(c) }
 
 // pause waits for d, and reports whether ctx has not ended.
-func (s *Stack) pause(ctx context.Context, d time.Duration) bool {
-	return s.clock.Sleep(ctx, d) == nil
+func (s *addressManager) pause(ctx context.Context, d time.Duration) bool {
+	return s.env.Clock.Sleep(ctx, d) == nil
 }
 
 // schedule is how long the answer to a message is waited for, given how long the one before was.
@@ -100,27 +102,27 @@ func halving(c clock.Clock, deadline time.Time, least time.Duration) schedule {
 }
 
 // jitter makes d up to a tenth longer, so that hosts that began together do not go on together.
-func (s *Stack) jitter(d time.Duration) time.Duration {
+func (s *addressManager) jitter(d time.Duration) time.Duration {
 	return d + time.Duration(s.random.Rand().Int64N(int64(d/10+1)))
 }
 
 // newXID4 gives a DHCPv4 message a random number of its own: the library's are always the system's.
-func (s *Stack) newXID4() dhcpv4.Modifier {
+func (s *addressManager) newXID4() dhcpv4.Modifier {
 	var id dhcpv4.TransactionID
 	s.random.Read(id[:])
 	return dhcpv4.WithTransactionID(id)
 }
 
 // renumber6 gives m a random number of its own, likewise.
-func (s *Stack) renumber6(m *dhcpv6.Message) *dhcpv6.Message {
+func (s *addressManager) renumber6(m *dhcpv6.Message) *dhcpv6.Message {
 	s.random.Read(m.TransactionID[:])
 	return m
 }
 
 // duid returns the name by which DHCPv6 servers know us: our hardware address, and the time, which
 // counts from the beginning of the year 2000 (RFC 8415 section 11.2).
-func (s *Stack) duid() dhcpv6.DUID {
-	since := s.clock.Since(time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC))
+func (s *addressManager) duid() dhcpv6.DUID {
+	since := s.env.Clock.Since(time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC))
 	return &dhcpv6.DUIDLLT{HWType: iana.HWTypeEthernet, Time: uint32(since / time.Second),
-		LinkLayerAddr: s.HardwareAddr()}
+		LinkLayerAddr: s.stack.HardwareAddr()}
 }

@@ -49,27 +49,27 @@ var errBadLease = errors.New("no lease")
 
 // dhcp4 is the DHCPv4 client. One goroutine at a time uses it.
 type dhcp4 struct {
-	s      *Stack
+	s      *addressManager
 	conn   *UDPConn
 	linkUp chan struct{} // the link is up again
 	lease  *lease4       // nil until acquire succeeds
 }
 
 // newDHCP4 opens the client's port. Close ends it.
-func newDHCP4(s *Stack) (dhcpClient, error) {
+func newDHCP4(s *addressManager) (dhcpClient, error) {
 	if err := s.hasMAC(); err != nil {
 		return nil, err
 	}
-	c, err := s.ListenUDP("udp4", &net.UDPAddr{Port: dhcpClientPort})
+	c, err := s.stack.ListenUDP("udp4", &net.UDPAddr{Port: dhcpClientPort})
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCP client's port: %w", err)
 	}
-	return &dhcp4{s: s, conn: c, linkUp: s.linkUp.add()}, nil
+	return &dhcp4{s: s, conn: c, linkUp: s.stack.linkUp.add()}, nil
 }
 
 // hasMAC refuses to ask for an address on a link where servers have nothing to tell us by.
-func (s *Stack) hasMAC() error {
-	if len(s.HardwareAddr()) == 0 {
+func (s *addressManager) hasMAC() error {
+	if len(s.stack.HardwareAddr()) == 0 {
 		return errors.New("the link has no hardware address, by which DHCP tells hosts apart; " +
 			"give Addresses instead")
 	}
@@ -96,14 +96,14 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 		case errors.Is(err, ErrDuplicateAddress):
 			d.decline(l)
 			enough := d.s.cfg.declineWait + dhcpFirstWait + max(d.s.cfg.DuplicateDetection, 0)
-			if end, limited := ctx.Deadline(); !limited || d.s.clock.Until(end) > enough {
+			if end, limited := ctx.Deadline(); !limited || d.s.env.Clock.Until(end) > enough {
 				pause = max(pause, d.s.cfg.declineWait)
 			}
 		case !errors.Is(err, errBadLease):
 			return err
 		}
 		d.s.dhcp.refused.Add(1)
-		d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
+		d.s.env.Log.Warn("DHCP", "interface", d.s.env.Name, "error", err)
 		if !d.s.pause(ctx, pause) {
 			return noLease(ctx, d.s, err)
 		}
@@ -111,24 +111,24 @@ func (d *dhcp4) acquire(ctx context.Context) error {
 }
 
 // noLease returns the error of a client whose ctx has ended.
-func noLease(ctx context.Context, s *Stack, last error) error {
-	return fmt.Errorf("%w on %s: %w (%w)", ErrNoLease, s.name, context.Cause(ctx), last)
+func noLease(ctx context.Context, s *addressManager, last error) error {
+	return fmt.Errorf("%w on %s: %w (%w)", ErrNoLease, s.env.Name, context.Cause(ctx), last)
 }
 
 // use takes what came with the address into use.
 func (d *dhcp4) use(l *lease4) error {
 	for _, r := range l.refused {
 		d.s.dhcp.refused.Add(1)
-		d.s.log.Warn("DHCP: refused", "interface", d.s.name, "what", r)
+		d.s.env.Log.Warn("DHCP: refused", "interface", d.s.env.Name, "what", r)
 	}
-	d.s.mtu.useLeased(l.mtu)
+	d.s.stack.mtu.useLeased(l.mtu)
 	routes := append([]Route{connected(l.prefix)}, l.routes...)
 	return d.s.applyAutoconf(fromDHCPv4, routes, l.dns)
 }
 
 // offer is DISCOVER, OFFER, REQUEST, ACK.
 func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
-	discover, err := dhcpv4.NewDiscovery(d.s.HardwareAddr(), d.s.newXID4(),
+	discover, err := dhcpv4.NewDiscovery(d.s.stack.HardwareAddr(), d.s.newXID4(),
 		dhcpv4.WithBroadcast(true),
 		dhcpv4.WithRequestedOptions(dhcpWanted...))
 	if err != nil {
@@ -144,7 +144,7 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := d.s.clock.Now()
+	asked := d.s.env.Clock.Now()
 	ack, err := d.ask(ctx, request, d.broadcast, repeat,
 		dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
 	if err != nil {
@@ -155,7 +155,7 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 
 // decline tells the server that somebody uses the address (RFC 2131 section 3.1 step 5).
 func (d *dhcp4) decline(l *lease4) {
-	m, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.HardwareAddr()),
+	m, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.stack.HardwareAddr()),
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeDecline),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.server.AsSlice())))
@@ -176,7 +176,7 @@ func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHC
 		if err := send(m); err != nil && !errors.Is(err, syscall.ENOBUFS) {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType(), err)
 		}
-		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
+		d.conn.SetReadDeadline(d.s.env.Clock.Now().Add(d.s.jitter(wait)))
 		linkCame := readUntilLinkUp(d.conn, d.linkUp)
 		answer := d.answer(ctx, m.TransactionID, want)
 		if wait = repeat(wait); linkCame() {
@@ -187,7 +187,7 @@ func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHC
 			return answer, nil
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w on %s: %w", ErrNoLease, d.s.name, context.Cause(ctx))
+			return nil, fmt.Errorf("%w on %s: %w", ErrNoLease, d.s.env.Name, context.Cause(ctx))
 		}
 	}
 }
@@ -217,7 +217,7 @@ func (d *dhcp4) read() (*dhcpv4.DHCPv4, error) {
 		}
 		m, err := dhcpv4.FromBytes(buf[:n])
 		if err == nil && m.OpCode == dhcpv4.OpcodeBootReply &&
-			m.ClientHWAddr.String() == d.s.HardwareAddr().String() {
+			m.ClientHWAddr.String() == d.s.stack.HardwareAddr().String() {
 			return m, nil
 		}
 	}
@@ -242,7 +242,8 @@ func (d *dhcp4) broadcast(m *dhcpv4.DHCPv4) error {
 		SrcAddr: header.IPv4Any, DstAddr: header.IPv4Broadcast,
 	})
 	ip.SetChecksum(^ip.CalculateChecksum())
-	return asError("broadcast", d.s.net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress,
+	return asError("broadcast", d.s.env.Net.WritePacketToRemote(nicID,
+		header.EthernetBroadcastAddress,
 		ipv4Protocol, buffer.MakeWithData(packet)))
 }
 
@@ -401,22 +402,23 @@ const confirmTime = 10 * time.Second
 // when it has run out the address is given up and another asked for (RFC 2131 section 4.4.5).
 // Connections go on when it is the same address again.
 func (d *dhcp4) keep() {
-	for d.s.ctx.Err() == nil {
+	for d.s.env.Ctx.Err() == nil {
 		next := d.awaitRenewal(d.lease)
 		if next != nil && d.replaceLease(next) {
 			continue
 		}
-		if d.s.ctx.Err() != nil {
+		if d.s.env.Ctx.Err() != nil {
 			return
 		}
 		old := d.lease.prefix
-		d.s.log.Warn("the DHCP lease is over", "interface", d.s.name, "address", old.String())
+		d.s.env.Log.Warn("the DHCP lease is over", "interface", d.s.env.Name, "address",
+			old.String())
 		d.s.removeAddress(old)
 		d.s.applyAutoconf(fromDHCPv4, nil, nil)
-		d.s.mtu.useLeased(0)
-		if err := d.acquire(d.s.ctx); err != nil {
-			d.s.log.Warn("DHCP", "interface", d.s.name, "error", err)
-			d.s.pause(d.s.ctx, dhcpLongestWait)
+		d.s.stack.mtu.useLeased(0)
+		if err := d.acquire(d.s.env.Ctx); err != nil {
+			d.s.env.Log.Warn("DHCP", "interface", d.s.env.Name, "error", err)
+			d.s.pause(d.s.env.Ctx, dhcpLongestWait)
 		}
 		if d.lease.prefix.Addr() != old.Addr() {
 			d.s.abortConnectionsOf(old.Addr())
@@ -427,11 +429,11 @@ func (d *dhcp4) keep() {
 // replaceLease replaces the lease by a renewed one, unless the address of that cannot be used.
 func (d *dhcp4) replaceLease(l *lease4) bool {
 	if l.prefix != d.lease.prefix {
-		if err := d.s.useAddress(d.s.ctx, l.prefix); err != nil {
-			d.s.log.Warn("a renewed address", "interface", d.s.name, "error", err)
+		if err := d.s.useAddress(d.s.env.Ctx, l.prefix); err != nil {
+			d.s.env.Log.Warn("a renewed address", "interface", d.s.env.Name, "error", err)
 			if errors.Is(err, ErrDuplicateAddress) {
 				d.decline(l)
-				d.s.pause(d.s.ctx, d.s.cfg.declineWait)
+				d.s.pause(d.s.env.Ctx, d.s.cfg.declineWait)
 			}
 			return false
 		}
@@ -440,7 +442,7 @@ func (d *dhcp4) replaceLease(l *lease4) bool {
 		d.s.abortConnectionsOf(d.lease.prefix.Addr()) // what came before it was gone
 	}
 	if err := d.use(l); err != nil {
-		d.s.log.Warn("what came with a lease", "interface", d.s.name, "error", err)
+		d.s.env.Log.Warn("what came with a lease", "interface", d.s.env.Name, "error", err)
 	}
 	d.lease = l
 	return true
@@ -449,7 +451,7 @@ func (d *dhcp4) replaceLease(l *lease4) bool {
 // awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease
 // as it is then; nil when it is over or the stack ends.
 func (d *dhcp4) awaitRenewal(l *lease4) *lease4 {
-	switch d.s.awaitTime(d.s.ctx, l.renew, d.linkUp) {
+	switch d.s.awaitTime(d.s.env.Ctx, l.renew, d.linkUp) {
 	case stackEnded:
 		return nil
 	case linkCameUp:
@@ -473,10 +475,10 @@ func (d *dhcp4) renew(l *lease4, deadline time.Time,
 			return nil, err
 		}
 		next, err := d.extend(l, request, deadline, send,
-			halving(d.s.clock, deadline, d.s.cfg.renewal))
-		again := d.s.clock.Now().Add(d.s.cfg.renewal)
+			halving(d.s.env.Clock, deadline, d.s.cfg.renewal))
+		again := d.s.env.Clock.Now().Add(d.s.cfg.renewal)
 		if err == nil || errors.Is(err, errBadLease) || !again.Before(deadline) ||
-			!d.s.pause(d.s.ctx, d.s.cfg.renewal) {
+			!d.s.pause(d.s.env.Ctx, d.s.cfg.renewal) {
 			return next, err
 		}
 	}
@@ -485,20 +487,20 @@ func (d *dhcp4) renew(l *lease4, deadline time.Time,
 // confirm asks whether the address is good for the link we are on now (RFC 2131 section 3.2).
 // Without an answer it is.
 func (d *dhcp4) confirm(l *lease4) *lease4 {
-	request, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.HardwareAddr()),
+	request, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.stack.HardwareAddr()),
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
 		dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpWanted...),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())))
 	if err != nil {
 		return l
 	}
-	deadline := d.s.clock.Now().Add(confirmTime)
+	deadline := d.s.env.Clock.Now().Add(confirmTime)
 	if l.ends.Before(deadline) {
 		deadline = l.ends
 	}
 	next, err := d.extend(l, request, deadline, d.broadcast,
 		doubling(dhcpFirstWait, dhcpLongestWait))
-	if err != nil && !errors.Is(err, errBadLease) && d.s.clock.Now().Before(l.ends) {
+	if err != nil && !errors.Is(err, errBadLease) && d.s.env.Clock.Now().Before(l.ends) {
 		return l
 	}
 	return next
@@ -508,9 +510,9 @@ func (d *dhcp4) confirm(l *lease4) *lease4 {
 // errBadLease says that the lease is over.
 func (d *dhcp4) extend(l *lease4, request *dhcpv4.DHCPv4, deadline time.Time,
 	send func(*dhcpv4.DHCPv4) error, repeat schedule) (*lease4, error) {
-	ctx, cancel := d.s.clock.WithDeadline(d.s.ctx, deadline)
+	ctx, cancel := d.s.env.Clock.WithDeadline(d.s.env.Ctx, deadline)
 	defer cancel()
-	asked := d.s.clock.Now()
+	asked := d.s.env.Clock.Now()
 	ack, err := d.ask(ctx, request, send, repeat, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak)
 	if err != nil {
 		return nil, err

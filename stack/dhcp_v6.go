@@ -30,14 +30,14 @@ type lease6 struct {
 
 // dhcp6 is the DHCPv6 client. One goroutine at a time uses it.
 type dhcp6 struct {
-	s      *Stack
+	s      *addressManager
 	conn   *UDPConn
 	linkUp chan struct{} // the link is up again
 	lease  *lease6       // nil until acquire succeeds
 }
 
 // newDHCP6 is openDHCP6 for addresses.
-func newDHCP6(s *Stack) (dhcpClient, error) {
+func newDHCP6(s *addressManager) (dhcpClient, error) {
 	d, err := openDHCP6(s)
 	if err != nil {
 		return nil, err
@@ -46,15 +46,15 @@ func newDHCP6(s *Stack) (dhcpClient, error) {
 }
 
 // openDHCP6 opens the client's port. Close ends it.
-func openDHCP6(s *Stack) (*dhcp6, error) {
+func openDHCP6(s *addressManager) (*dhcp6, error) {
 	if err := s.hasMAC(); err != nil {
 		return nil, err
 	}
-	c, err := s.ListenUDP("udp6", &net.UDPAddr{Port: dhcp6ClientPort})
+	c, err := s.stack.ListenUDP("udp6", &net.UDPAddr{Port: dhcp6ClientPort})
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCPv6 client's port: %w", err)
 	}
-	return &dhcp6{s: s, conn: c, linkUp: s.linkUp.add()}, nil
+	return &dhcp6{s: s, conn: c, linkUp: s.stack.linkUp.add()}, nil
 }
 
 // close implements dhcpClient.
@@ -79,7 +79,7 @@ func (d *dhcp6) acquire(ctx context.Context) error {
 			return err
 		}
 		d.s.dhcp.refused.Add(1)
-		d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
+		d.s.env.Log.Warn("DHCPv6", "interface", d.s.env.Name, "error", err)
 		if !d.s.pause(ctx, d.s.jitter(wait)) {
 			return noLease(ctx, d.s, err)
 		}
@@ -88,12 +88,12 @@ func (d *dhcp6) acquire(ctx context.Context) error {
 
 // servers returns where all messages go.
 func (d *dhcp6) servers() *net.UDPAddr {
-	return &net.UDPAddr{IP: net.ParseIP(dhcp6Servers), Port: dhcp6ServerPort, Zone: d.s.name}
+	return &net.UDPAddr{IP: net.ParseIP(dhcp6Servers), Port: dhcp6ServerPort, Zone: d.s.env.Name}
 }
 
 // offer is SOLICIT, ADVERTISE, REQUEST, REPLY.
 func (d *dhcp6) offer(ctx context.Context) (*lease6, error) {
-	solicit, err := dhcpv6.NewSolicit(d.s.HardwareAddr(), dhcpv6.WithClientID(d.s.duid()))
+	solicit, err := dhcpv6.NewSolicit(d.s.stack.HardwareAddr(), dhcpv6.WithClientID(d.s.duid()))
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (d *dhcp6) offer(ctx context.Context) (*lease6, error) {
 // request sends a request and takes the reply apart.
 func (d *dhcp6) request(ctx context.Context, request *dhcpv6.Message,
 	repeat schedule) (*lease6, error) {
-	asked := d.s.clock.Now()
+	asked := d.s.env.Clock.Now()
 	reply, err := d.ask(ctx, request, repeat, dhcpv6.MessageTypeReply)
 	if err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule,
 		if err != nil && !errors.Is(err, syscall.ENOBUFS) {
 			return nil, fmt.Errorf("send %v: %w", m.MessageType, err)
 		}
-		d.conn.SetReadDeadline(d.s.clock.Now().Add(d.s.jitter(wait)))
+		d.conn.SetReadDeadline(d.s.env.Clock.Now().Add(d.s.jitter(wait)))
 		linkCame := readUntilLinkUp(d.conn, d.linkUp)
 		answer := d.read(ctx, m, want)
 		if wait = repeat(wait); linkCame() {
@@ -176,7 +176,7 @@ func (d *dhcp6) ask(ctx context.Context, m *dhcpv6.Message, repeat schedule,
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%w on %s (DHCPv6): %w", ErrNoLease,
-				d.s.name, context.Cause(ctx))
+				d.s.env.Name, context.Cause(ctx))
 		}
 	}
 }
@@ -201,22 +201,23 @@ func (d *dhcp6) read(ctx context.Context, m *dhcpv6.Message,
 // keep implements dhcpClient: it renews the lease, and when it is over the address is given up and
 // another asked for. Connections go on when it is the same address again.
 func (d *dhcp6) keep() {
-	for d.s.ctx.Err() == nil {
+	for d.s.env.Ctx.Err() == nil {
 		next := d.awaitRenewal(d.lease)
 		if next != nil && next.addr == d.lease.addr {
 			d.lease = next
 			continue
 		}
-		if d.s.ctx.Err() != nil {
+		if d.s.env.Ctx.Err() != nil {
 			return
 		}
 		old := d.lease.addr
-		d.s.log.Warn("the DHCPv6 lease is over", "interface", d.s.name, "address", old.String())
+		d.s.env.Log.Warn("the DHCPv6 lease is over", "interface", d.s.env.Name, "address",
+			old.String())
 		d.s.removeAddress(old)
 		d.s.applyAutoconf(fromDHCPv6, nil, nil)
-		if err := d.acquire(d.s.ctx); err != nil {
-			d.s.log.Warn("DHCPv6", "interface", d.s.name, "error", err)
-			d.s.pause(d.s.ctx, dhcpLongestWait)
+		if err := d.acquire(d.s.env.Ctx); err != nil {
+			d.s.env.Log.Warn("DHCPv6", "interface", d.s.env.Name, "error", err)
+			d.s.pause(d.s.env.Ctx, dhcpLongestWait)
 		}
 		if d.lease.addr.Addr() != old.Addr() {
 			d.s.abortConnectionsOf(old.Addr())
@@ -227,7 +228,7 @@ func (d *dhcp6) keep() {
 // awaitRenewal waits for the time to renew, or until the link comes up again, and returns the lease
 // as it is then; nil when it is over or the stack ends.
 func (d *dhcp6) awaitRenewal(l *lease6) *lease6 {
-	switch d.s.awaitTime(d.s.ctx, l.renew, d.linkUp) {
+	switch d.s.awaitTime(d.s.env.Ctx, l.renew, d.linkUp) {
 	case stackEnded:
 		return nil
 	case linkCameUp:
@@ -246,7 +247,7 @@ const renewFirstWait, renewLongestWait = 10 * time.Second, 10 * time.Minute
 // extend asks for the same address again until the deadline. A message that cannot be sent is as
 // good as one that is lost.
 func (d *dhcp6) extend(l *lease6, how dhcpv6.MessageType, deadline time.Time) (*lease6, error) {
-	ctx, cancel := d.s.clock.WithDeadline(d.s.ctx, deadline)
+	ctx, cancel := d.s.env.Clock.WithDeadline(d.s.env.Ctx, deadline)
 	defer cancel()
 	for {
 		next, err := d.request(ctx, d.messageFor(l, how),
@@ -261,16 +262,16 @@ func (d *dhcp6) extend(l *lease6, how dhcpv6.MessageType, deadline time.Time) (*
 // confirm asks whether the address is good for the link we are on now (RFC 8415 section 18.2.3).
 // Without an answer it is.
 func (d *dhcp6) confirm(l *lease6) *lease6 {
-	deadline := d.s.clock.Now().Add(confirmTime)
+	deadline := d.s.env.Clock.Now().Add(confirmTime)
 	if l.ends.Before(deadline) {
 		deadline = l.ends
 	}
-	ctx, cancel := d.s.clock.WithDeadline(d.s.ctx, deadline)
+	ctx, cancel := d.s.env.Clock.WithDeadline(d.s.env.Ctx, deadline)
 	defer cancel()
 	reply, err := d.ask(ctx, d.messageFor(l, dhcpv6.MessageTypeConfirm),
 		doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
 	if err != nil {
-		if d.s.clock.Now().Before(l.ends) {
+		if d.s.env.Clock.Now().Before(l.ends) {
 			return l
 		}
 		return nil
@@ -308,10 +309,10 @@ const (
 
 // refreshDHCP6Info asks DHCPv6 servers for resolvers, but no addresses, as long as the stack lives
 // (RFC 8415 section 18.2.6).
-func (s *Stack) refreshDHCP6Info() {
+func (s *addressManager) refreshDHCP6Info() {
 	d, err := openDHCP6(s)
 	if err != nil {
-		s.log.Warn("ask for resolvers", "interface", s.name, "error", err)
+		s.env.Log.Warn("ask for resolvers", "interface", s.env.Name, "error", err)
 		return
 	}
 	defer d.close()
@@ -321,11 +322,11 @@ func (s *Stack) refreshDHCP6Info() {
 			return // the stack ends
 		}
 		if err := s.applyAutoconf(fromDHCPv6, nil, addrs(reply.Options.DNS())); err != nil {
-			s.log.Warn("resolvers from DHCPv6", "interface", s.name, "error", err)
+			s.env.Log.Warn("resolvers from DHCPv6", "interface", s.env.Name, "error", err)
 		}
-		again := s.clock.Now().Add(max(reply.Options.InformationRefreshTime(informedFor),
+		again := s.env.Clock.Now().Add(max(reply.Options.InformationRefreshTime(informedFor),
 			informedLeast))
-		if s.awaitTime(s.ctx, again, d.linkUp) == stackEnded {
+		if s.awaitTime(s.env.Ctx, again, d.linkUp) == stackEnded {
 			return
 		}
 	}
@@ -337,5 +338,5 @@ func (d *dhcp6) inform() (*dhcpv6.Message, error) {
 	m.AddOption(dhcpv6.OptRequestedOption(dhcpv6.OptionDNSRecursiveNameServer,
 		dhcpv6.OptionInformationRefreshTime))
 	m.AddOption(dhcpv6.OptElapsedTime(0))
-	return d.ask(d.s.ctx, m, doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
+	return d.ask(d.s.env.Ctx, m, doubling(dhcpFirstWait, dhcpLongestWait), dhcpv6.MessageTypeReply)
 }

@@ -66,7 +66,7 @@
 //
 //	ioSide.mu, listenerTable.mu, lifetime.live, handover.Handover.pausing, UDPConn.groups
 //	handover.taking.mu, host.following, linkMTU.mu, host.mu
-//	Stack.changing, autoconf.applying, autoconf.mu, memberships.telling
+//	addressManager.changing, autoconf.applying, autoconf.mu, memberships.telling
 //	memberships.mu  netstack's callbacks take it
 //	raEvents.mu  netstack's callbacks take it
 //	neighbours.mu  netstack's callbacks take it

@@ -149,7 +149,7 @@ func (h *host) take(found hostnet.Network) (again time.Duration) {
 	if err := h.useRoutes(found.Routes); err != nil {
 		s.log.Warn("the host's routes", "interface", s.name, "error", err)
 	}
-	s.addressesChanged()
+	s.addrs.addressesChanged()
 	return again
 }
 
@@ -162,7 +162,7 @@ func (h *host) add(p netip.Prefix) {
 	s := h.stack
 	err := h.addPorts(p)
 	if err == nil {
-		err = s.addAddress(s.ctx, p)
+		err = s.addrs.addAddress(s.ctx, p)
 	}
 	if err != nil && s.ctx.Err() == nil {
 		s.log.Warn("an address of the host is not served in full", "interface", s.name,
@@ -196,9 +196,9 @@ func (h *host) addPorts(p netip.Prefix) error {
 func (h *host) remove(p netip.Prefix) {
 	s := h.stack
 	err := h.withdraw(p.Addr())
-	s.abortConnectionsOf(p.Addr())
-	s.removeAddress(p)
-	s.abortConnectionsOf(p.Addr())
+	s.addrs.abortConnectionsOf(p.Addr())
+	s.addrs.removeAddress(p)
+	s.addrs.abortConnectionsOf(p.Addr())
 	if err := errors.Join(err, h.closePorts(p.Addr())); err != nil {
 		s.log.Warn("give ports back", "interface", s.name, "address", p.String(), "error", err)
 	}
@@ -247,5 +247,5 @@ func (h *host) useRoutes(routes []hostnet.Route) error {
 	for _, r := range routes {
 		list = append(list, Route{Destination: r.Destination, Gateway: r.Gateway, MTU: r.MTU})
 	}
-	return h.stack.applyAutoconf(fromLinux, list, nil)
+	return h.stack.addrs.applyAutoconf(fromLinux, list, nil)
 }

@@ -119,13 +119,19 @@ func (s *Stack) linkIsUp() {
 		s.link.Repeat()
 	}
 	if !s.cfg.NoAnnounce {
-		s.announceTwice()
+		s.addrs.announceTwice()
 	}
 	if s.cfg.SLAAC {
-		s.solicitRouter()
+		s.addrs.solicitRouter()
 	}
 	s.linkUp.wakeAll()
 }
+
+// Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
+// (RFC 5227 section 2.3) and unsolicited neighbour advertisements (RFC 4861 section 7.2.6). It is
+// done at start and when the device's link has come up again; call it when an address has moved
+// here from another host.
+func (s *Stack) Announce() { s.addrs.announceAll() }
 
 // linkUpWaiters are the channels to notify when the link is up again.
 type linkUpWaiters struct {

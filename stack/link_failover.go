@@ -141,11 +141,11 @@ func (f *macFollower) follow(netdev string, mac net.HardwareAddr) (again time.Du
 		}
 		return macRetry
 	}
-	s.claims.moves.Add(1)
+	s.addrs.claims.moves.Add(1)
 	s.log.Warn("the MAC of the netdev has changed, and ours with it", "interface", s.name,
 		"netdev", netdev, "before", before.String(), "now", mac.String())
 	f.settle()
-	s.announceTwice()
+	s.addrs.announceTwice()
 	if s.link != nil {
 		s.link.Repeat()
 	}
@@ -179,6 +179,6 @@ func (f *macFollower) change(before, mac net.HardwareAddr) error {
 		return err
 	}
 	own := tcpip.LinkAddress(mac)
-	f.s.claims.own.Store(&own)
+	f.s.addrs.claims.own.Store(&own)
 	return nil
 }

@@ -50,23 +50,23 @@ func (m *memberships) groups() []tcpip.Address {
 
 // tellGroups tells the link which groups we are in. It must not be called with locks of netstack
 // held.
-func (s *Stack) tellGroups() {
-	if s.link == nil {
+func (s *addressManager) tellGroups() {
+	if s.stack.link == nil {
 		return
 	}
 	s.memberships.telling.Lock()
 	defer s.memberships.telling.Unlock()
-	if err := s.link.SetGroups(s.groups()); err != nil {
-		s.log.Warn("the port does not take all our multicast groups", "interface", s.name,
+	if err := s.stack.link.SetGroups(s.groups()); err != nil {
+		s.env.Log.Warn("the port does not take all our multicast groups", "interface", s.env.Name,
 			"error", err)
 	}
 }
 
 // groups returns the Ethernet addresses of our groups: all hosts, those of neighbour discovery for
 // our addresses (RFC 4861 section 7.2.1), and what sockets have joined.
-func (s *Stack) groups() (macs []net.HardwareAddr) {
+func (s *addressManager) groups() (macs []net.HardwareAddr) {
 	groups := []tcpip.Address{header.IPv6AllNodesMulticastAddress, header.IPv4AllSystems}
-	for _, p := range s.Addrs() {
+	for _, p := range s.stack.Addrs() {
 		if p.Addr().Is6() {
 			groups = append(groups, header.SolicitedNodeAddr(toAddress(p.Addr())))
 		}

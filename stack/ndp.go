@@ -331,34 +331,34 @@ const followPause = 50 * time.Millisecond
 // follow keeps routes and resolvers as routers advertise them, until the stack ends. With
 // Config.Auto it starts DHCPv6 when an advertisement first says that it has addresses, or
 // resolvers.
-func (s *Stack) follow(n *raEvents) {
+func (s *addressManager) follow(n *raEvents) {
 	ask, link := s.cfg.Auto, linkParameters{}
-	over := s.clock.NewTimer(0)
+	over := s.env.Clock.NewTimer(0)
 	over.Stop()
 	for {
 		select {
 		case <-n.changed:
 		case <-over.C:
-		case <-s.ctx.Done():
+		case <-s.env.Ctx.Done():
 			return
 		}
 		if mtu := n.takeMTU(); mtu != 0 {
-			s.mtu.useAdvertised(mtu)
+			s.stack.mtu.useAdvertised(mtu)
 		}
 		if now := n.parameters(); now != link {
 			link = now
-			if err := link.applyTo(s.net); err != nil {
-				s.log.Warn("what a router advertises of the link", "interface", s.name,
+			if err := link.applyTo(s.env.Net); err != nil {
+				s.env.Log.Warn("what a router advertises of the link", "interface", s.env.Name,
 					"error", err)
 			}
-			s.epoch.Add(1) // headers of datagrams are kept with the hop limit
+			s.stack.epoch.Add(1) // headers of datagrams are kept with the hop limit
 		}
-		routes, dns, until := n.snapshot(s.clock.Now())
+		routes, dns, until := n.snapshot(s.env.Clock.Now())
 		if !until.IsZero() {
-			over.Reset(s.clock.Until(until))
+			over.Reset(s.env.Clock.Until(until))
 		}
 		if err := s.applyAutoconf(fromRA, routes, dns); err != nil {
-			s.log.Warn("what a router advertises", "interface", s.name, "error", err)
+			s.env.Log.Warn("what a router advertises", "interface", s.env.Name, "error", err)
 		}
 		s.addressesChanged()
 		switch config := n.config(); {
@@ -367,9 +367,9 @@ func (s *Stack) follow(n *raEvents) {
 			s.acquireLeaseLater(newDHCP6)
 		case ask && config == ipv6.DHCPv6OtherConfigurations:
 			ask = false
-			s.background.Go(s.refreshDHCP6Info)
+			s.env.Go(s.refreshDHCP6Info)
 		}
-		if !s.pause(s.ctx, followPause) {
+		if !s.pause(s.env.Ctx, followPause) {
 			return
 		}
 	}

@@ -145,7 +145,7 @@ func (n *names) lookup(ctx context.Context, network, host string) ([]netip.Addr,
 // if the stack uses Linux's configuration and the program names no file of its own.
 func (s *Stack) resolverConfig() resolver.Config {
 	files := resolver.Files{ResolvConf: s.cfg.ResolvConf}
-	if s.netdev != nil {
+	if s.addrs.netdev != nil {
 		files.Machine = hostResolvConf
 	}
 	dial := func(ctx context.Context, network, server string) (net.Conn, error) {
@@ -155,7 +155,7 @@ func (s *Stack) resolverConfig() resolver.Config {
 		}
 		return s.Dialer().dialOne(ctx, network, target{to.Addr().Unmap(), int(to.Port())})
 	}
-	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.autoconf.servers,
+	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.addrs.autoconf.servers,
 		Dial: dial, Files: files}
 }
 

@@ -3,7 +3,6 @@ package stack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -27,7 +26,6 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrlock"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
@@ -48,29 +46,17 @@ type Stack struct {
 	name    string
 	log     *slog.Logger
 	clock   clock.Clock
-	random  random.Source
+	addrs   addressManager
 	names   names
-	locks   addrlock.Locks
 	zones   zones
 	sources sources // of packets, where nobody names one
 
-	autoconf autoconf  // routes and resolvers from the network
-	raEvents *raEvents // what routers advertise, and results of neighbour discovery
-	claims   *claims   // uses of our addresses by others
-
-	memberships *memberships // the groups we are in
-	icmp        *icmpErrors
-	neighbours  *neighbours // hosts on the link, and what waits for their hardware addresses
-	// neighbours on the link have hardware addresses; written before the link is in use
-	resolves   bool
-	netdev     *netdevConfig // nil unless Config.Auto or an address of Config is bare
+	icmp       *icmpErrors
+	neighbours *neighbours // hosts on the link, and what waits for their hardware addresses
 	background sync.WaitGroup
 
 	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
 	epoch atomic.Uint64
-
-	changing          sync.Mutex           // held while a change of addresses is made known
-	setLocalAddresses func([]netip.Prefix) // opens the link's fast path; nil: it has none
 
 	link      *rdma.Endpoint     // nil: the link is another one
 	foreign   *detachable        // that other one, else nil
@@ -90,13 +76,11 @@ type Stack struct {
 	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
 
 	failedDials atomic.Uint64
-	dhcp        struct{ sent, refused atomic.Uint64 } // as in Stats
 
 	life lifetime
 	ctx  context.Context // life's, done when the stack ends
 
-	announcer clock.Timer // repeats the announcement once
-	linkUp    linkUpWaiters
+	linkUp linkUpWaiters
 
 	draining atomic.Bool // Drain was called
 	handover *handover.Handover
@@ -173,12 +157,13 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	icmp := newICMPErrors(mtus)
 	hosts := newNeighbours(cfg)
 	s := &Stack{
-		raEvents: events, claims: claims, memberships: groups, netdev: linux, mtu: mtu,
-		icmp: icmp, neighbours: hosts,
+		mtu: mtu, icmp: icmp, neighbours: hosts,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger,
-		clock: cfg.Clock, random: random.From(cfg.Random),
+		clock:  cfg.Clock,
 		fields: findTCPFields(reflect.TypeFor[tcp.Endpoint]()),
 	}
+	s.addrs = addressManager{stack: s, env: &s.env, cfg: &s.cfg, random: random.From(cfg.Random),
+		raEvents: events, claims: claims, memberships: groups, netdev: linux}
 	mtu.stack = s
 	index := 0
 	if ifi, err := net.InterfaceByName(cfg.netdevName); err == nil {
@@ -203,7 +188,7 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s.orphans = orphans{clock: cfg.Clock, fields: &s.fields}
 	s.memory.init(s)
 	s.fields.report(s.log)
-	s.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
+	s.addrs.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp = s.net.Stats().UDP
 	s.life.begin()
@@ -212,7 +197,7 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Net: s.net, Ctx: s.ctx,
 		Go: s.background.Go}
 	s.handover = handover.New(&s.env, handoverLocal{s}, cfg.predecessor())
-	s.announcer = s.clock.NewStopped(s.Announce)
+	s.addrs.announcer = s.clock.NewStopped(s.addrs.announceAll)
 	icmp.stack.Store(s)
 	return s, nil
 }
@@ -311,7 +296,7 @@ func (s *Stack) end(cause error) {
 		s.health.report(reportStack, cause)
 	}
 	s.life.cancel()
-	s.announcer.Stop()
+	s.addrs.announcer.Stop()
 	s.orphans.end()
 	s.memory.end()
 	s.handover.PartPredecessor()
@@ -325,7 +310,7 @@ func (s *Stack) end(cause error) {
 	}
 	s.net.Close()
 	abortLeft(s.net)
-	s.locks.Close()
+	s.addrs.locks.Close()
 	s.background.Wait()
 	s.net.Wait()
 	s.life.err = s.uplink.Close()
@@ -361,31 +346,21 @@ func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 	if err := s.addLink(link); err != nil {
 		return err
 	}
-	routes, err := s.routeTable()
+	routes, err := s.addrs.routeTable()
 	if err != nil {
 		return err
 	}
 	s.net.SetRouteTable(routes)
-	s.tellGroups()
-	s.background.Go(s.guard)
-	if err := s.addAddresses(ctx, mac); err != nil {
+	s.addrs.tellGroups()
+	s.background.Go(s.addrs.guard)
+	if err := s.addrs.addAddresses(ctx, mac); err != nil {
 		return err
 	}
-	s.addressesChanged()
+	s.addrs.addressesChanged()
 	if !s.cfg.NoAnnounce {
-		s.announceTwice()
+		s.addrs.announceTwice()
 	}
-	return s.configure(ctx)
-}
-
-// static says whether p is one of cfg's addresses.
-func (s *Stack) static(p netip.Prefix) bool {
-	for _, c := range s.cfg.Addresses {
-		if c.Addr() == p.Addr() {
-			return true
-		}
-	}
-	return false
+	return s.addrs.configure(ctx)
 }
 
 // fastLink is a link with a fast path, which [rdma.Endpoint] is.
@@ -402,7 +377,7 @@ var _ fastLink = (*rdma.Endpoint)(nil)
 // most of them ride on data.
 func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	own := link.LinkAddress()
-	s.claims.own.Store(&own)
+	s.addrs.claims.own.Store(&own)
 	b, ours := link.(fastLink)
 	if !ours {
 		s.foreign = newDetachable(link, s.log, s.clock)
@@ -423,14 +398,15 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	if err := s.net.CreateNICWithOptions(nicID, link, opts); err != nil {
 		return asError("create interface "+s.name, err)
 	}
-	if s.resolves = link.Capabilities()&gstack.CapabilityResolutionRequired != 0; !s.resolves {
-		s.disableDetection(nicID)
+	s.addrs.resolves = link.Capabilities()&gstack.CapabilityResolutionRequired != 0
+	if !s.addrs.resolves {
+		s.addrs.disableDetection(nicID)
 	}
 	if !ours {
 		return nil
 	}
 	if !s.cfg.NoFastPath {
-		s.setLocalAddresses, s.datagrams = b.SetLocalAddresses, b
+		s.addrs.setLocalAddresses, s.datagrams = b.SetLocalAddresses, b
 		b.SetDatagramSinks(s.udpPorts.find)
 	}
 	return b.BindStack(s.net, nicID)
@@ -441,7 +417,7 @@ func (s *Stack) addLoopback() error {
 		gstack.NICOptions{Name: "lo"}); err != nil {
 		return asError("create interface lo", err)
 	}
-	s.disableDetection(loopbackID)
+	s.addrs.disableDetection(loopbackID)
 	for _, p := range []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"),
 		netip.MustParsePrefix("::1/128")} {
 		if err := s.net.AddProtocolAddress(loopbackID, protocolAddress(p),
@@ -463,46 +439,6 @@ func protocolAddress(p netip.Prefix) tcpip.ProtocolAddress {
 			PrefixLen: p.Bits(),
 		},
 	}
-}
-
-// onLinkAlways are destinations that never need a gateway: groups, broadcast and link-local hosts.
-var onLinkAlways = []string{"224.0.0.0/4", "255.255.255.255/32", "ff00::/8", "fe80::/10"}
-
-// routeTable lists loopback, what is on the link, cfg's routes and the gateways. Netstack orders
-// it.
-func (s *Stack) routeTable() ([]tcpip.Route, error) {
-	all := []Route{}
-	for _, p := range onLinkAlways {
-		all = append(all, Route{Destination: netip.MustParsePrefix(p)})
-	}
-	if s.host == nil { // whose own routes are all
-		for _, p := range s.cfg.Addresses {
-			all = append(all, connected(p))
-		}
-	}
-	all = append(all, s.cfg.Routes...)
-	for _, g := range s.cfg.Gateways {
-		all = append(all, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})
-	}
-	all = append(all, s.autoconf.allRoutes()...)
-	s.sources.useRoutes(all)
-	table := make([]tcpip.Route, 0, len(all)+2)
-	for _, p := range []string{"127.0.0.0/8", "::1/128"} {
-		subnet, err := toSubnet(netip.MustParsePrefix(p))
-		if err != nil {
-			return nil, err
-		}
-		table = append(table, tcpip.Route{Destination: subnet, NIC: loopbackID})
-	}
-	for _, r := range all {
-		subnet, err := toSubnet(r.Destination)
-		if err != nil {
-			return nil, fmt.Errorf("route to %s: %w", r.Destination, err)
-		}
-		table = append(table, tcpip.Route{Destination: subnet, Gateway: toAddress(r.Gateway),
-			SourceHint: s.sources.hint(r), NIC: nicID, MTU: uint32(r.MTU)})
-	}
-	return table, nil
 }
 
 // Open opens the RDMA device cfg.NIC and makes a stack on its queues. Where that names a netdev
@@ -565,7 +501,7 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 		return err
 	}
 	link := s.uplink.Endpoint()
-	if err = s.lockAddresses(); err == nil {
+	if err = s.addrs.lockAddresses(); err == nil {
 		err = s.handover.Join(link, s.uplink.FirstDevice())
 	}
 	if err != nil {

@@ -250,7 +250,7 @@ func TestHeaderTemplateGoesStale(t *testing.T) {
 	if !direct() {
 		t.Error("did not make new ones")
 	}
-	r.sender.addressesChanged()
+	r.sender.addrs.addressesChanged()
 	if direct() {
 		t.Error("used headers of addresses that have changed")
 	}

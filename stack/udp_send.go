@@ -455,7 +455,7 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string,
 	if terr := c.ep.SetSockOpt(option(a)); terr != nil {
 		return syscallError("setsockopt", terr)
 	}
-	c.stack.tellGroups()
+	c.stack.addrs.tellGroups()
 	return nil
 }
 
