@@ -130,7 +130,8 @@ type addressManager struct {
 	setLocalAddresses func([]netip.Prefix) // opens the link's fast path; nil: it has none
 	announcer         clock.Timer          // repeats the announcement once
 
-	dhcp struct{ sent, refused atomic.Uint64 } // as in Stats
+	linkUp linkUpWaiters
+	dhcp   struct{ sent, refused atomic.Uint64 } // as in Stats
 }
 
 // defaultAddressTimeout gives the default of Config.AddressTimeout.

@@ -64,7 +64,7 @@ func newDHCP4(s *addressManager) (dhcpClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCP client's port: %w", err)
 	}
-	return &dhcp4{s: s, conn: c, linkUp: s.stack.linkUp.add()}, nil
+	return &dhcp4{s: s, conn: c, linkUp: s.linkUp.add()}, nil
 }
 
 // hasMAC refuses to ask for an address on a link where servers have nothing to tell us by.

@@ -54,7 +54,7 @@ func openDHCP6(s *addressManager) (*dhcp6, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the DHCPv6 client's port: %w", err)
 	}
-	return &dhcp6{s: s, conn: c, linkUp: s.stack.linkUp.add()}, nil
+	return &dhcp6{s: s, conn: c, linkUp: s.linkUp.add()}, nil
 }
 
 // close implements dhcpClient.

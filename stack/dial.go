@@ -77,7 +77,7 @@ func (s *Stack) DialTCP(network string, laddr, raddr *net.TCPAddr) (*TCPConn, er
 		return nil, &net.OpError{Op: "dial", Net: network,
 			Source: orNil(laddr), Err: errMissingAddress}
 	}
-	return s.Dialer().dialTCP(s.ctx, network, laddr, raddr)
+	return s.Dialer().dialTCP(s.life.ctx, network, laddr, raddr)
 }
 
 // DialTCP is net.Dialer.DialTCP: Stack.DialTCP with d's options but LocalAddr, until ctx is done. A
@@ -198,7 +198,7 @@ func (d *Dialer) dialTCP(ctx context.Context, network string,
 	trace := traceConnect(ctx, network, raddr)
 	c, err := d.connect(ctx, network, laddr, raddr)
 	if err != nil {
-		d.stack.failedDials.Add(1)
+		d.stack.conns.failedDials.Add(1)
 		err = &net.OpError{Op: "dial", Net: network, Source: orNil(laddr), Addr: raddr,
 			Err: d.stack.orClosed(err)}
 	}

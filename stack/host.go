@@ -208,12 +208,12 @@ func (h *host) open(ctx context.Context, found hostnet.Network) error {
 		return err
 	}
 	s.uplink.Keep()
-	s.background.Go(h.follow)
+	s.life.background.Go(h.follow)
 	notify(h.returned) // what has changed meanwhile
 	if !s.uplink.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}
-	s.watched = make(chan struct{})
+	s.life.watched = make(chan struct{})
 	go s.watch()
 	return nil
 }

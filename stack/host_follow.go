@@ -32,7 +32,7 @@ func (h *host) follow() {
 	}
 	for {
 		select {
-		case <-s.ctx.Done():
+		case <-s.life.ctx.Done():
 			return
 		case <-h.idle:
 			sweep.Reset(portSweep)
@@ -48,7 +48,7 @@ func (h *host) follow() {
 		if wait := h.look(); wait > 0 {
 			late.Reset(wait)
 		}
-		if s.clock.Sleep(s.ctx, hostPause) != nil {
+		if s.clock.Sleep(s.life.ctx, hostPause) != nil {
 			return
 		}
 	}
@@ -67,7 +67,7 @@ func (h *host) look() (again time.Duration) {
 	case errors.Is(err, syscall.ENODEV):
 		err = h.hide()
 	}
-	if err != nil && h.stack.ctx.Err() == nil {
+	if err != nil && h.stack.life.ctx.Err() == nil {
 		h.stack.log.Warn("the host's configuration is not known", "interface", h.stack.name,
 			"error", err)
 	}
@@ -162,9 +162,9 @@ func (h *host) add(p netip.Prefix) {
 	s := h.stack
 	err := h.addPorts(p)
 	if err == nil {
-		err = s.addrs.addAddress(s.ctx, p)
+		err = s.addrs.addAddress(s.life.ctx, p)
 	}
-	if err != nil && s.ctx.Err() == nil {
+	if err != nil && s.life.ctx.Err() == nil {
 		s.log.Warn("an address of the host is not served in full", "interface", s.name,
 			"address", p.String(), "error", err)
 	}
@@ -180,7 +180,7 @@ func (h *host) addPorts(p netip.Prefix) error {
 	h.addrs = append(h.addrs, p)
 	var errs []error
 	if h.rules != nil {
-		errs = append(errs, h.rules.AddBlock(h.stack.ctx, h.block.First, p.Addr()))
+		errs = append(errs, h.rules.AddBlock(h.stack.life.ctx, h.block.First, p.Addr()))
 	}
 	for b := range h.bindings {
 		if b.covers(p.Addr()) {

@@ -189,7 +189,7 @@ func (h *host) addRule(p *hostPort, at handover.RuleState) error {
 	if at == handover.RulesAhead {
 		priority = dv.PriorityHandOver
 	}
-	return h.rules.AddRule(h.stack.ctx, p.rule(priority))
+	return h.rules.AddRule(h.stack.life.ctx, p.rule(priority))
 }
 
 // handedOver returns the port as a hand-over names it.

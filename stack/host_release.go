@@ -70,7 +70,7 @@ func (h *host) sweepPorts() {
 
 // tryGiveBack is giveBack for those whom no error can be told. mu is held.
 func (h *host) tryGiveBack(ports []*hostPort) {
-	if err := h.giveBack(ports); err != nil && h.stack.ctx.Err() == nil {
+	if err := h.giveBack(ports); err != nil && h.stack.life.ctx.Err() == nil {
 		h.stack.log.Warn("give ports back", "interface", h.stack.name, "error", err)
 	}
 }

@@ -34,7 +34,7 @@ func (h *host) hideIfGone() {
 	if !errors.Is(err, syscall.ENODEV) {
 		return
 	}
-	if err := h.hide(); err != nil && h.stack.ctx.Err() == nil {
+	if err := h.hide(); err != nil && h.stack.life.ctx.Err() == nil {
 		h.stack.log.Warn("the kernel may answer for our ports", "interface", h.stack.name,
 			"error", err)
 	}

@@ -115,7 +115,7 @@ func (h *host) acceptFrom(p *hostPort, from *net.TCPListener) {
 		case errors.Is(err, net.ErrClosed), isPaused(err):
 			return
 		case err != nil:
-			if h.stack.clock.Sleep(h.stack.ctx, acceptPause) != nil {
+			if h.stack.clock.Sleep(h.stack.life.ctx, acceptPause) != nil {
 				return
 			}
 			continue

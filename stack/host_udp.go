@@ -37,7 +37,7 @@ func (h *host) readFrom(p *hostPort, conn *net.UDPConn) {
 		case errors.Is(err, net.ErrClosed), isPaused(err):
 			return
 		case err != nil:
-			if h.stack.clock.Sleep(h.stack.ctx, acceptPause) != nil {
+			if h.stack.clock.Sleep(h.stack.life.ctx, acceptPause) != nil {
 				return
 			}
 			continue

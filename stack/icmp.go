@@ -352,14 +352,14 @@ func (e *icmpErrors) received(v6 bool, pkt *gstack.PacketBuffer) {
 	}
 	b = append(append([]byte(nil), b...), pkt.Data().AsRange().ToSlice()...)
 	m, ok := parseICMP(v6, b)
-	if !ok || m.local != s.intactFor(v6, pkt, b) || !s.owns(m.local) {
+	if !ok || m.local != intactFor(v6, pkt, b) || !s.owns(m.local) {
 		return
 	}
 	e.tell(s, &m)
 }
 
 // intactFor returns the address that an ICMP message was sent to; none if its checksum is wrong.
-func (s *Stack) intactFor(v6 bool, pkt *gstack.PacketBuffer, icmp []byte) (to tcpip.Address) {
+func intactFor(v6 bool, pkt *gstack.PacketBuffer, icmp []byte) (to tcpip.Address) {
 	if v6 {
 		ip := header.IPv6(pkt.NetworkHeader().Slice())
 		sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp,

@@ -12,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
@@ -25,7 +26,7 @@ var errLinkDown = errors.New("the port has no link")
 // watch follows the device: it acts on changes of the link, and ends the stack when the device
 // fails for good.
 func (s *Stack) watch() {
-	defer close(s.watched)
+	defer close(s.life.watched)
 	samples := s.clock.NewTimer(healthInterval)
 	if s.cfg.HealthChanged == nil {
 		samples.Stop()
@@ -36,7 +37,7 @@ func (s *Stack) watch() {
 		case <-samples.C:
 			s.health.sample(s.Devices())
 			samples.Reset(healthInterval)
-		case <-s.ctx.Done():
+		case <-s.life.ctx.Done():
 			return
 		case <-s.host.netdevGone():
 			s.over(s.uplink.FirstInterface().Err())
@@ -74,7 +75,7 @@ func (s *Stack) uplinkConfig(nic dv.Config) uplink.Config {
 	}
 	return uplink.Config{NIC: s.health.dumped(nic), Backend: s.cfg.Backend,
 		Fallback: s.cfg.Fallback, MaxOutage: s.cfg.MaxOutage, GracePeriod: s.cfg.GracePeriod,
-		OpenInterface: s.cfg.OpenInterface, Options: o, Ended: s.ctx,
+		OpenInterface: s.cfg.OpenInterface, Options: o, Ended: s.life.ctx,
 		HardwareAddr: s.HardwareAddr, UseDevice: s.handover.UseDevice, Changed: s.backendChanged,
 		Logger: s.log, Clock: s.clock, Bond: s.cfg.bond}
 }
@@ -124,7 +125,7 @@ func (s *Stack) linkIsUp() {
 	if s.cfg.SLAAC {
 		s.addrs.solicitRouter()
 	}
-	s.linkUp.wakeAll()
+	s.addrs.linkUp.wakeAll()
 }
 
 // Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
@@ -132,6 +133,44 @@ func (s *Stack) linkIsUp() {
 // done at start and when the device's link has come up again; call it when an address has moved
 // here from another host.
 func (s *Stack) Announce() { s.addrs.announceAll() }
+
+// backendChanged acts on what has become of the device.
+func (s *Stack) backendChanged(c failover.Change) {
+	switch c.State {
+	case failover.Lost:
+		if s.host != nil {
+			s.host.hideIfGone()
+		}
+		s.health.report(reportDevice, c.Cause)
+		return
+	case failover.Up:
+		s.health.report(reportDevice, nil)
+	}
+	switch {
+	case c.Expired:
+		s.outage.begin()
+		s.health.report(reportStack, syscall.ENETDOWN)
+		s.conns.abortAll()
+	case c.Backend != rdma.BackendNone:
+		s.outage.end()
+		s.health.report(reportStack, nil)
+	}
+	s.mtu.follow()
+	if s.host != nil {
+		notify(s.host.returned) // the kernel's sockets get the datagrams that rings do not take
+	}
+	if c.LinkUp {
+		s.linkIsUp()
+	} else {
+		s.health.report(reportLink, errLinkDown)
+	}
+}
+
+// LinkStatus says what carries the stack's frames, and what has become of its device; the zero
+// value if the stack ends with its device, or was made by [New].
+func (s *Stack) LinkStatus() failover.Status {
+	return s.uplink.Status()
+}
 
 // linkUpWaiters are the channels to notify when the link is up again.
 type linkUpWaiters struct {

@@ -5,57 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
-	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
 // defaultMaxOutage is Config.MaxOutage if that is 0.
 const defaultMaxOutage = 2 * time.Minute
-
-// backendChanged acts on what has become of the device.
-func (s *Stack) backendChanged(c failover.Change) {
-	switch c.State {
-	case failover.Lost:
-		if s.host != nil {
-			s.host.hideIfGone()
-		}
-		s.health.report(reportDevice, c.Cause)
-		return
-	case failover.Up:
-		s.health.report(reportDevice, nil)
-	}
-	switch {
-	case c.Expired:
-		s.outage.begin()
-		s.health.report(reportStack, syscall.ENETDOWN)
-		s.conns.abortAll()
-	case c.Backend != rdma.BackendNone:
-		s.outage.end()
-		s.health.report(reportStack, nil)
-	}
-	s.mtu.follow()
-	if s.host != nil {
-		notify(s.host.returned) // the kernel's sockets get the datagrams that rings do not take
-	}
-	if c.LinkUp {
-		s.linkIsUp()
-	} else {
-		s.health.report(reportLink, errLinkDown)
-	}
-}
-
-// LinkStatus says what carries the stack's frames, and what has become of its device; the zero
-// value if the stack ends with its device, or was made by [New].
-func (s *Stack) LinkStatus() failover.Status {
-	return s.uplink.Status()
-}
 
 // macRetry says how long after a change of the netdev's MAC that could not be followed it is tried
 // again.
@@ -92,7 +51,7 @@ func startMACFollower(s *Stack) {
 		s.log.Warn("changes of the netdev's MAC are not followed", "error", err)
 		return
 	}
-	s.background.Go(f.followNetdev)
+	s.life.background.Go(f.followNetdev)
 }
 
 // followNetdev compares the netdev's MAC with the link's whenever something has changed.
@@ -109,12 +68,12 @@ func (f *macFollower) followNetdev() {
 			}
 		}
 		select {
-		case <-f.s.ctx.Done():
+		case <-f.s.life.ctx.Done():
 			return
 		case <-f.watcher.Changed():
 		case <-late.C:
 		}
-		if f.s.clock.Sleep(f.s.ctx, hostPause) != nil {
+		if f.s.clock.Sleep(f.s.life.ctx, hostPause) != nil {
 			return
 		}
 	}
@@ -129,7 +88,7 @@ func (f *macFollower) follow(netdev string, mac net.HardwareAddr) (again time.Du
 		return 0
 	}
 	if err := f.change(before, mac); err != nil {
-		if s.ctx.Err() != nil {
+		if s.life.ctx.Err() != nil {
 			return 0
 		}
 		err = fmt.Errorf("netdev %s has the MAC %v now, which we cannot follow, and frames for it "+

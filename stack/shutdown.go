@@ -26,6 +26,10 @@ type lifetime struct {
 	cause  error         // why the stack ended by itself; written before closed is set
 	ended  chan struct{} // closed when nothing of the stack is left
 	err    error         // of the device's Close; written before ended is closed
+
+	draining   atomic.Bool // Drain was called
+	background sync.WaitGroup
+	watched    chan struct{} // closed when the uplink's watcher has ended; nil unless made by Open
 }
 
 func (l *lifetime) begin() {
@@ -175,7 +179,7 @@ func (e *DrainError) Unwrap() error { return e.err }
 //
 // On a link given to [New] connections do begin as long as there is a listener.
 func (s *Stack) Drain(ctx context.Context) error {
-	s.draining.Store(true)
+	s.life.draining.Store(true)
 	if s.link != nil {
 		s.link.NoteResets()
 		s.link.Refuse()
@@ -226,7 +230,7 @@ func drainProgress(g *gstack.Stack, left *DrainError) progress {
 }
 
 // Draining says whether Drain was called: the stack should get no new clients.
-func (s *Stack) Draining() bool { return s.draining.Load() }
+func (s *Stack) Draining() bool { return s.life.draining.Load() }
 
 // left returns what has come that the program has not got: a connection, or, once another process
 // or the kernel gets new clients, a datagram.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -68,11 +69,12 @@ type TCPInfo struct {
 // entry or a lookup, and for a copy of all connections, which are in a list: a table would take
 // three times the memory.
 type openConns struct {
-	net   *gstack.Stack
-	mu    sync.Mutex // guards all, and the places of the connections in the list
-	first *TCPConn
-	count int
-	udp   map[tcpip.Endpoint]*UDPConn
+	net         *gstack.Stack
+	failedDials atomic.Uint64
+	mu          sync.Mutex // guards all, and the places of the connections in the list
+	first       *TCPConn
+	count       int
+	udp         map[tcpip.Endpoint]*UDPConn
 }
 
 // endpoints yields the TCP endpoints that netstack has at the time of the call, and their states.

@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,36 +52,26 @@ type Stack struct {
 
 	icmp       *icmpErrors
 	neighbours *neighbours // hosts on the link, and what waits for their hardware addresses
-	background sync.WaitGroup
 
 	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
 	epoch atomic.Uint64
 
-	link      *rdma.Endpoint     // nil: the link is another one
-	foreign   *detachable        // that other one, else nil
-	acks      *rdma.ACKCoalescer // nil: ACKs are not held
-	told      sentCounts         // what acks keep from being sent is not in them
-	datagrams datagramLink       // nil: all datagrams go through netstack
-	udpPorts  udpPortTable       // UDP sockets by port; the link finds sinks in it
-	udp       tcpip.UDPStats
+	link      *rdma.Endpoint // nil: the link is another one
+	foreign   *detachable    // that other one, else nil
+	acks      heldACKs
+	datagrams datagramLink // nil: all datagrams go through netstack
+	udp       udpSockets
 	conns     openConns
 	fields    tcpFields // of netstack, for Sockets
 
-	uplink  *uplink.Uplink // nil unless made by Open; closed after the link
-	host    *host          // nil unless Config.Host
-	outage  outage
-	mtu     *linkMTU
-	health  health
-	watched chan struct{} // closed when the device's watcher has ended; nil unless made by Open
-
-	failedDials atomic.Uint64
+	uplink *uplink.Uplink // nil unless made by Open; closed after the link
+	host   *host          // nil unless Config.Host
+	outage outage
+	mtu    *linkMTU
+	health health
 
 	life lifetime
-	ctx  context.Context // life's, done when the stack ends
 
-	linkUp linkUpWaiters
-
-	draining atomic.Bool // Drain was called
 	handover *handover.Handover
 
 	orphans orphans // closed connections with something left to send
@@ -190,12 +179,11 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s.fields.report(s.log)
 	s.addrs.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
-	s.udp = s.net.Stats().UDP
+	s.udp.stats = s.net.Stats().UDP
 	s.life.begin()
-	s.ctx = s.life.ctx
 	s.listeners = newListenerTable()
-	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Net: s.net, Ctx: s.ctx,
-		Go: s.background.Go}
+	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Net: s.net, Ctx: s.life.ctx,
+		Go: s.life.background.Go}
 	s.handover = handover.New(&s.env, handoverLocal{s}, cfg.predecessor())
 	s.addrs.announcer = s.clock.NewStopped(s.addrs.announceAll)
 	icmp.stack.Store(s)
@@ -267,8 +255,8 @@ func (s *Stack) newEndpoint(transport tcpip.TransportProtocolNumber, f family,
 func (s *Stack) Close() error {
 	s.end(nil)
 	<-s.life.ended
-	if s.watched != nil {
-		<-s.watched
+	if s.life.watched != nil {
+		<-s.life.watched
 	}
 	return s.life.err
 }
@@ -311,7 +299,7 @@ func (s *Stack) end(cause error) {
 	s.net.Close()
 	abortLeft(s.net)
 	s.addrs.locks.Close()
-	s.background.Wait()
+	s.life.background.Wait()
 	s.net.Wait()
 	s.life.err = s.uplink.Close()
 	if s.host != nil {
@@ -352,7 +340,7 @@ func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 	}
 	s.net.SetRouteTable(routes)
 	s.addrs.tellGroups()
-	s.background.Go(s.addrs.guard)
+	s.life.background.Go(s.addrs.guard)
 	if err := s.addrs.addAddresses(ctx, mac); err != nil {
 		return err
 	}
@@ -385,9 +373,9 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	}
 	opts := gstack.NICOptions{Name: s.name}
 	if d := s.cfg.TCP.ACKDelay; d >= 0 {
-		s.acks = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d, Clock: s.clock,
+		s.acks.by = rdma.NewACKCoalescer(link, rdma.ACKOptions{Delay: d, Clock: s.clock,
 			Random: s.cfg.Random})
-		opts.QDisc = s.acks
+		opts.QDisc = s.acks.by
 	}
 	if s.link, _ = link.(*rdma.Endpoint); s.link != nil {
 		if err := s.link.SelfTest(); err != nil {
@@ -407,7 +395,7 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	}
 	if !s.cfg.NoFastPath {
 		s.addrs.setLocalAddresses, s.datagrams = b.SetLocalAddresses, b
-		b.SetDatagramSinks(s.udpPorts.find)
+		b.SetDatagramSinks(s.udp.ports.find)
 	}
 	return b.BindStack(s.net, nicID)
 }
@@ -517,7 +505,7 @@ func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
 	if !s.uplink.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}
-	s.watched = make(chan struct{})
+	s.life.watched = make(chan struct{})
 	go s.watch()
 	return nil
 }

@@ -77,7 +77,7 @@ type Stats struct {
 // Stats returns the present values.
 func (s *Stack) Stats() Stats {
 	c := s.net.Stats()
-	sent := s.told.without(s.ACKStats(), c)
+	sent := s.acks.told.without(s.ACKStats(), c)
 	up, changes := s.uplink.LinkState()
 	return Stats{
 		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
@@ -102,7 +102,7 @@ func (s *Stack) Stats() Stats {
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),
 		TCPDialed:             c.TCP.ActiveConnectionOpenings.Value(),
-		TCPFailedDials:        s.failedDials.Load(),
+		TCPFailedDials:        s.conns.failedDials.Load(),
 		TCPRetransmits:        c.TCP.Retransmits.Value(),
 		TCPTimeouts:           c.TCP.Timeouts.Value(),
 		TCPChecksumErrors:     c.TCP.ChecksumErrors.Value(),
@@ -140,10 +140,10 @@ func (s *Stack) LinkStats() rdma.Stats {
 // ACKStats returns what was done with pure ACKs; all 0 if they are not held, see
 // [TCPOptions.ACKDelay].
 func (s *Stack) ACKStats() rdma.ACKStats {
-	if s.acks == nil {
+	if s.acks.by == nil {
 		return rdma.ACKStats{}
 	}
-	return s.acks.Stats()
+	return s.acks.by.Stats()
 }
 
 // MemoryStats returns the present values. It looks at every connection.
@@ -235,7 +235,7 @@ func (s *Stack) Gauges() iter.Seq2[string, uint64] {
 // counterValues yields the counters and gauges that are wanted.
 func counterValues(s *Stack, wanted func(name string) bool) iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
-		sent := s.told.without(s.ACKStats(), s.net.Stats())
+		sent := s.acks.told.without(s.ACKStats(), s.net.Stats())
 		some := func(name string, n uint64) bool {
 			if of, ok := sent[name]; ok {
 				n = of
@@ -261,6 +261,12 @@ func (h *highWater) rise(n uint64) uint64 {
 		}
 	}
 	return h.told.Load()
+}
+
+// heldACKs holds pure ACKs back.
+type heldACKs struct {
+	by   *rdma.ACKCoalescer // nil: ACKs are not held
+	told sentCounts         // what is held is not in them
 }
 
 // sentCounts are the counters that netstack counts held ACKs in.
@@ -341,7 +347,7 @@ func (s *Stack) Capture(ctx context.Context, w io.Writer, opts capture.Options, 
 	}
 	s.link.AddTap(tap)
 	defer s.link.RemoveTap(tap)
-	stop := context.AfterFunc(s.ctx, tap.Close)
+	stop := context.AfterFunc(s.life.ctx, tap.Close)
 	defer stop()
 	return tap.WriteTo(ctx, w, aboutLink(s), limit)
 }

@@ -89,7 +89,7 @@ func (c *TCPConn) Close() error {
 	c.ep.SetSockOpt(&orphan) // answers to zero window probes do not prolong it
 	c.stack.conns.remove(c)
 	c.ep.Close()
-	if !c.stack.orphaned(c.ep) {
+	if !c.stack.orphans.addClosed(c.ep, &c.stack.cfg) {
 		endKeepAlive(c.ep)
 	}
 	if linger.Enabled && linger.Timeout > 0 {
@@ -102,7 +102,7 @@ func (c *TCPConn) Close() error {
 func (c *TCPConn) linger(d time.Duration) {
 	s := c.stack
 	for end := s.clock.Now().Add(d); unflushed(c.ep) && s.clock.Now().Before(end); {
-		if s.clock.Sleep(s.ctx, flushPoll) != nil {
+		if s.clock.Sleep(s.life.ctx, flushPoll) != nil {
 			return
 		}
 	}

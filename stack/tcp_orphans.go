@@ -158,8 +158,8 @@ func (o *orphans) end() {
 	}
 }
 
-// orphaned bounds how long a connection that was just closed goes on, and reports whether it does.
-func (s *Stack) orphaned(ep tcpip.Endpoint) bool {
+// addClosed bounds how long a connection that was just closed goes on, and reports whether it does.
+func (o *orphans) addClosed(ep tcpip.Endpoint, cfg *Config) bool {
 	slow := time.Duration(ep.SocketOptions().GetSendBufferSize()) * time.Second
-	return s.orphans.add(ep, s.cfg.TCP.OrphanTimeout+slow/time.Duration(s.cfg.orphanRate))
+	return o.add(ep, cfg.TCP.OrphanTimeout+slow/time.Duration(cfg.orphanRate))
 }

@@ -163,9 +163,9 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 	ds := s.datagrams[:n]
 	sent, err := c.stack.datagrams.WriteDatagrams(ds)
 	clear(ds) // the payloads are the caller's
-	c.stack.udp.PacketsSent.IncrementBy(uint64(sent))
+	c.stack.udp.stats.PacketsSent.IncrementBy(uint64(sent))
 	if _, full := err.(*tcpip.ErrNoBufferSpace); full { // the datagram is lost, as in send
-		c.stack.udp.PacketSendErrors.Increment()
+		c.stack.udp.stats.PacketSendErrors.Increment()
 		sent++
 	}
 	for i := range ms[:sent] {

@@ -186,7 +186,7 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 	c.rxq.open(c)
 	s.conns.addUDP(c)
 	if !c.shared() {
-		s.udpPorts.add(&c.rxq)
+		s.udp.ports.add(&c.rxq)
 	}
 	if err := c.openOnHost(); err != nil {
 		c.Close()
@@ -284,7 +284,7 @@ func (c *UDPConn) Close() error {
 	c.wr.stop()
 	c.binding.leave(c.stack)
 	if !c.shared() {
-		c.stack.udpPorts.remove(&c.rxq)
+		c.stack.udp.ports.remove(&c.rxq)
 	}
 	c.rxq.close()
 	c.groups.Lock()

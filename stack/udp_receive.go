@@ -275,7 +275,7 @@ func (q *udpRxQueue) Flush() { q.conn.rd.notify() }
 func (q *udpRxQueue) open(c *UDPConn) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.conn, q.counts = c, &c.stack.udp
+	q.conn, q.counts = c, &c.stack.udp.stats
 	q.endpointEmpty = c.ep.Readiness(waiter.ReadableEvents) == 0
 }
 
@@ -388,6 +388,12 @@ func (s *datagramQueue) drop() {
 		s.last = nil
 	}
 	blockPool.Put(p)
+}
+
+// udpSockets are those of a stack.
+type udpSockets struct {
+	ports udpPortTable // the link finds sinks in it
+	stats tcpip.UDPStats
 }
 
 // udpPortTable has all sockets to which the link can deliver directly, by version of IP and port.

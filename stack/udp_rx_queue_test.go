@@ -154,7 +154,7 @@ func TestUDPPortTable(t *testing.T) {
 	r := newDirectRig(t, false)
 	s := r.receiver
 	found := func(v6 bool) *UDPConn {
-		if b, ok := s.udpPorts.find(v6, 53).(*udpRxQueue); ok {
+		if b, ok := s.udp.ports.find(v6, 53).(*udpRxQueue); ok {
 			return b.conn
 		}
 		return nil
@@ -193,7 +193,7 @@ func TestUDPPortTable(t *testing.T) {
 		want(nil, nil)
 		defer c.Close()
 	}
-	if n := len(s.udpPorts.sockets); n != 0 {
+	if n := len(s.udp.ports.sockets); n != 0 {
 		t.Errorf("%d ports are left", n)
 	}
 }

@@ -306,9 +306,9 @@ func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16) tcpip.Error {
 // countSent counts what became of a datagram.
 func (c *UDPConn) countSent(err tcpip.Error) {
 	if err == nil {
-		c.stack.udp.PacketsSent.Increment()
+		c.stack.udp.stats.PacketsSent.Increment()
 	} else {
-		c.stack.udp.PacketSendErrors.Increment()
+		c.stack.udp.stats.PacketSendErrors.Increment()
 	}
 }
 

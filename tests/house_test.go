@@ -12,15 +12,15 @@ var most = struct {
 	stackMethods, stackFields, stackFiles, packageFiles, knobs, causativeHas, productLines int
 	oneWord, definitions                                                                   float64
 }{
-	stackMethods: 124,
-	stackFields:  49,
-	stackFiles:   26,
-	packageFiles: 52,
+	stackMethods: 79,
+	stackFields:  30,
+	stackFiles:   16,
+	packageFiles: 48,
 	knobs:        87,
 	causativeHas: 43,
 	productLines: 91_519,
-	oneWord:      50.8,
-	definitions:  17.7,
+	oneWord:      48.6,
+	definitions:  17.3,
 }
 
 // TestHouse keeps the figures of package house from rising.
