@@ -117,13 +117,12 @@ func (m *Handover) checkGreeting(p *peer) error {
 	if err != nil {
 		return err
 	}
-	var version int
-	if err := (peerMessage{kind, body}).decode(msgHello, &version); err != nil {
+	var wanted int
+	if err := (peerMessage{kind, body}).decode(msgHello, &wanted); err != nil {
 		return err
 	}
-	if version != version {
-		return fmt.Errorf("it wants version %d of the hand-over, this is %d", version,
-			version)
+	if wanted != version {
+		return fmt.Errorf("it wants version %d of the hand-over, this is %d", wanted, version)
 	}
 	return nil
 }
