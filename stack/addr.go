@@ -590,9 +590,11 @@ func (s *sources) useRoutes(all []Route) {
 // the route.
 func (e *ipv4Endpoint) AcquireOutgoingPrimaryAddress(remote, hint tcpip.Address,
 	allowExpired bool) gstack.AddressEndpoint {
-	a := e.sources.choose4(e.PrimaryAddresses(), remote, hint)
-	if ep := acquire(e.ipv4Host, a); ep != nil {
-		return ep
+	if e.sources.several4.Load() {
+		a := e.sources.choose4(e.PrimaryAddresses(), remote, hint)
+		if ep := acquire(e.ipv4Host, a); ep != nil {
+			return ep
+		}
 	}
 	return e.ipv4Host.AcquireOutgoingPrimaryAddress(remote, hint, allowExpired)
 }
@@ -601,9 +603,11 @@ func (e *ipv4Endpoint) AcquireOutgoingPrimaryAddress(remote, hint tcpip.Address,
 // the route.
 func (e *ipv6Endpoint) AcquireOutgoingPrimaryAddress(remote, hint tcpip.Address,
 	allowExpired bool) gstack.AddressEndpoint {
-	a := e.watch.sources.choose6(e.PrimaryAddresses(), remote, hint, e.deprecated)
-	if ep := acquire(e.ipv6Host, a); ep != nil {
-		return ep
+	if s := e.watch.sources; s.several6.Load() {
+		a := s.choose6(e.PrimaryAddresses(), remote, hint, e.deprecated)
+		if ep := acquire(e.ipv6Host, a); ep != nil {
+			return ep
+		}
 	}
 	return e.ipv6Host.AcquireOutgoingPrimaryAddress(remote, hint, allowExpired)
 }
