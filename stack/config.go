@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"time"
 
@@ -494,10 +495,14 @@ type TCPOptions struct {
 	// SendBuffer limits unacknowledged data per connection. Default 4 KiB, 1 MiB, 6 MiB.
 	SendBuffer BufferRange
 	// ReceiveBuffer limits unread data per connection; its Max decides the window scale offered.
-	// Default 4 KiB, 1 MiB, 8 MiB: 8 MiB carries 640 Mbit/s over 100 ms.
+	// Default 4 KiB, 1 MiB, 8 MiB: 8 MiB carries 640 Mbit/s over 100 ms. Buffers grow with the
+	// measured rate, up to Max: not at all where Default is as much.
 	ReceiveBuffer BufferRange
-	// FixedReceiveBuffer stops receive buffers from growing with the measured rate.
-	FixedReceiveBuffer bool
+
+	// Workers says how many goroutines of netstack's handle what TCP receives; a connection keeps
+	// to one of them. At most as many as GOMAXPROCS is when the stack is made. Default: half as
+	// many, one at least: with more they contend for the locks of listeners and busy connections.
+	Workers int
 
 	// Backlog is that of listen(2) on Linux: as many established connections and one more wait for
 	// Accept; further SYNs are dropped, so that clients retry. With as many handshakes under way,
@@ -592,6 +597,7 @@ func (o TCPOptions) withDefaults() TCPOptions {
 		o.MaxTimeWait = cmp.Or(o.MaxTimeWait, defaultMaxTimeWait(available))
 	}
 	o.OrphanTimeout = cmp.Or(o.OrphanTimeout, 100*time.Second)
+	o.Workers = cmp.Or(o.Workers, defaultWorkers(runtime.GOMAXPROCS(0)))
 	return o
 }
 
@@ -623,6 +629,9 @@ func (o TCPOptions) validate() error {
 	if o.Backlog < 0 {
 		return fmt.Errorf("backlog %d is negative; use 0 for the default of %d",
 			o.Backlog, defaultBacklog)
+	}
+	if o.Workers < 0 {
+		return fmt.Errorf("%d TCP workers are less than none; use 0 for as many as pay", o.Workers)
 	}
 	if o.MaxMemory < leastMaxMemory {
 		return fmt.Errorf("TCP MaxMemory of %d bytes is too little; give at least %d, or 0 for a "+

@@ -88,3 +88,6 @@ func WithBond(cfg Config, f *BondFacts) Config {
 
 // SendQueues is the default of NIC.TxQueues.
 func SendQueues(receive, processors int) int { return sendQueues(receive, processors) }
+
+// DefaultWorkers returns the default of TCPOptions.Workers.
+func DefaultWorkers(processors int) int { return defaultWorkers(processors) }

@@ -28,7 +28,7 @@ func holdWork(t *testing.T, s *stack.Stack) (release func()) {
 	t.Cleanup(release)
 	at := tcpip.FullAddress{Addr: tcpip.AddrFrom4([4]byte{127, 0, 0, 1}), Port: 9}
 	from := at
-	want := int64(runtime.GOMAXPROCS(0)) // as many goroutines: by a hash of the connection
+	want := int64(stack.DefaultWorkers(runtime.GOMAXPROCS(0))) // by a hash of the connection
 	eventually(t, "all of netstack's goroutines are held", func() bool {
 		q := new(waiter.Queue)
 		e := waiter.NewFunctionEntry(waiter.EventErr, func(waiter.EventMask) {

@@ -3,11 +3,13 @@ package stack
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/sleep"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
@@ -81,6 +83,11 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 	}
 	g := gstack.New(opts)
 	n.net = g
+	if err := keepTCPWorkers(g.TransportProtocolInstance(tcp.ProtocolNumber),
+		cfg.TCP.Workers); err != nil {
+		cfg.Logger.Warn("TCP has a goroutine for each processor, where fewer would do; use the "+
+			"version of gVisor in the go.mod of rdma-netstack", "why", err)
+	}
 	for _, err := range []error{
 		tuneTCP(g, cfg.TCP),
 		tuneUDP(g, cfg.UDP),
@@ -92,6 +99,51 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 		}
 	}
 	return g, nil
+}
+
+// defaultWorkers returns the default of TCPOptions.Workers with that many processors.
+func defaultWorkers(processors int) int { return max(1, processors/2) }
+
+// keepTCPWorkers ends all goroutines but n of those that handle received segments. netstack starts
+// one for each processor, has no option for their number, and gives them segments by a hash modulo
+// their number. A change of GOMAXPROCS while it starts them would stop the world, be seen by the
+// program, and end Go's following of cgroups. protocol is netstack's TCP, which has received
+// nothing yet; the error says what another version of it lacks.
+func keepTCPWorkers(protocol any, n int) error {
+	dispatcher := fieldOf(reflect.Indirect(reflect.ValueOf(protocol)), "dispatcher", reflect.Struct)
+	workers := fieldOf(dispatcher, "processors", reflect.Slice)
+	if !workers.IsValid() {
+		return fmt.Errorf("%T has no dispatcher.processors", protocol)
+	}
+	if n >= workers.Len() {
+		return nil
+	}
+	for i := n; i < workers.Len(); i++ {
+		waker := fieldOf(workers.Index(i), "closeWaker", reflect.Struct)
+		if !waker.IsValid() || waker.Type() != reflect.TypeFor[sleep.Waker]() {
+			return fmt.Errorf("%s has no closeWaker", workers.Type().Elem())
+		}
+		writable(waker).Addr().Interface().(*sleep.Waker).Assert()
+	}
+	writable(workers).SetLen(n)
+	return nil
+}
+
+// fieldOf returns the field of v of that name and kind; the zero Value where v is no struct that
+// has one.
+func fieldOf(v reflect.Value, name string, kind reflect.Kind) reflect.Value {
+	if v.Kind() != reflect.Struct {
+		return reflect.Value{}
+	}
+	if v = v.FieldByName(name); v.Kind() != kind {
+		return reflect.Value{}
+	}
+	return v
+}
+
+// writable returns an unexported field as one that may be set. Its type stays what it is.
+func writable(v reflect.Value) reflect.Value {
+	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 }
 
 // ipv6Options enables router advertisements only if cfg wants them. Addresses are made of a
@@ -121,7 +173,6 @@ func tuneTCP(g *gstack.Stack, o TCPOptions) error {
 	congestion := tcpip.CongestionControlOption(o.CongestionControl)
 	send := tcpip.TCPSendBufferSizeRangeOption(o.SendBuffer)
 	receive := tcpip.TCPReceiveBufferSizeRangeOption(o.ReceiveBuffer)
-	moderate := tcpip.TCPModerateReceiveBufferOption(!o.FixedReceiveBuffer)
 	cookies := tcpip.TCPAlwaysUseSynCookies(o.AlwaysSYNCookies)
 	minRTO := tcpip.TCPMinRTOOption(o.MinRTO)
 	retries := tcpip.TCPMaxRetriesOption(o.MaxRetries)
@@ -132,7 +183,7 @@ func tuneTCP(g *gstack.Stack, o TCPOptions) error {
 		reuse = tcpip.TCPTimeWaitReuseGlobal
 	}
 	for _, opt := range []tcpip.SettableTransportProtocolOption{
-		&sack, &recovery, &congestion, &send, &receive, &moderate, &cookies,
+		&sack, &recovery, &congestion, &send, &receive, &cookies,
 		&minRTO, &retries, &timeWait, &fin, &reuse,
 	} {
 		if err := g.SetTransportProtocolOption(header.TCPProtocolNumber, opt); err != nil {

@@ -164,7 +164,7 @@ func (m *tcpMemory) noteConnection(c *TCPConn) {
 		m.startWatching()
 	}
 	o, share := c.ep.SocketOptions(), m.share(n)
-	if o.GetReceiveBufferSize() > share && !m.options.FixedReceiveBuffer {
+	if o.GetReceiveBufferSize() > share {
 		o.SetReceiveBufferSize(share, false)
 	}
 }
@@ -359,7 +359,7 @@ func (m *tcpMemory) shrinkBuffers(eps []*tcp.Endpoint) {
 		if size <= share {
 			continue
 		}
-		if c := conns[ep]; c != nil && (m.options.FixedReceiveBuffer || c.fixedRead.Load()) {
+		if c := conns[ep]; c != nil && c.fixedRead.Load() {
 			if m.fixed == nil {
 				m.fixed = map[*TCPConn]int{}
 			}

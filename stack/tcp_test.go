@@ -360,10 +360,10 @@ func TestOptions(t *testing.T) {
 	server, _ := netpair.New(t, netpair.Faults{}, netpair.Server(func(c *stack.Config) {
 		c.TCP = stack.TCPOptions{
 			CongestionControl: "reno", DisableSACK: true, DisableRACK: true,
-			FixedReceiveBuffer: true, AlwaysSYNCookies: true,
-			SendBuffer:    stack.BufferRange{Min: 1, Default: 2, Max: 3},
-			ReceiveBuffer: stack.BufferRange{Min: 4, Default: 5, Max: 6},
-			MinRTO:        7 * time.Millisecond, MaxRetries: 8, TimeWait: 10 * time.Second,
+			AlwaysSYNCookies: true,
+			SendBuffer:       stack.BufferRange{Min: 1, Default: 2, Max: 3},
+			ReceiveBuffer:    stack.BufferRange{Min: 4, Default: 5, Max: 6},
+			MinRTO:           7 * time.Millisecond, MaxRetries: 8, TimeWait: 10 * time.Second,
 			FinTimeout: 11 * time.Second, ReuseTimeWait: true,
 		}
 		c.UDP = stack.UDPOptions{ReadBuffer: 5000, WriteBuffer: 6000, MaxBuffer: 7000}
@@ -379,9 +379,6 @@ func TestOptions(t *testing.T) {
 		{"SACK", option(new(tcpip.TCPSACKEnabled)), tcpip.TCPSACKEnabled(false),
 			tcpip.TCPSACKEnabled(true)},
 		{"RACK", option(new(tcpip.TCPRecovery)), tcpip.TCPRecovery(0), tcpip.TCPRACKLossDetection},
-		{"tuning", option(new(tcpip.TCPModerateReceiveBufferOption)),
-			tcpip.TCPModerateReceiveBufferOption(false),
-			tcpip.TCPModerateReceiveBufferOption(true)},
 		{"cookies", option(new(tcpip.TCPAlwaysUseSynCookies)), tcpip.TCPAlwaysUseSynCookies(true),
 			tcpip.TCPAlwaysUseSynCookies(false)},
 		{"send", option(new(tcpip.TCPSendBufferSizeRangeOption)),
@@ -587,4 +584,42 @@ func threadTime(t *testing.T) time.Duration {
 	var used syscall.Rusage
 	must(t, syscall.Getrusage(thread, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// TestTCPWorkersServe serves connections with each number of TCP goroutines.
+func TestTCPWorkersServe(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	for _, workers := range []int{1, 3, 4} {
+		server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(c *stack.Config) {
+			c.TCP.Workers = workers
+		}))
+		l, err := server.Listen("tcp4", ":9")
+		must(t, err)
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					io.Copy(c, c)
+					c.Close()
+				}()
+			}
+		}()
+		for range 20 {
+			c, err := client.DialTimeout("tcp4", "192.0.2.1:9", time.Minute)
+			must(t, err)
+			want := bytes.Repeat([]byte("served"), 1000)
+			_, err = c.Write(want)
+			must(t, err)
+			must(t, c.(*stack.TCPConn).CloseWrite())
+			got, err := io.ReadAll(c)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("%d workers: %d bytes came back: %v", workers, len(got), err)
+			}
+			must(t, c.Close())
+		}
+		must(t, l.Close())
+	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,6 +113,11 @@ func (h *ourHost) options() stack.Config {
 	if memory.Send > 0 {
 		send = stack.BufferRange{Min: 4 << 10, Default: memory.Send, Max: memory.Send}
 	}
+	receive := h.plan.Buffers
+	if memory.FixedReceive {
+		receive.Default = cmp.Or(receive.Default, 1<<20)
+		receive.Max = receive.Default
+	}
 	return stack.Config{
 		RxMode: h.plan.RxMode, RxLimit: h.plan.RxLimit, NoFastPath: h.plan.NoFastPath,
 		Addresses: h.plan.prefixes(h.index), MaxOutage: h.plan.MaxOutage,
@@ -119,8 +125,7 @@ func (h *ourHost) options() stack.Config {
 		DuplicateDetection: h.plan.Detection,
 		TCP: stack.TCPOptions{ACKDelay: h.plan.ACKDelay, DisableSACK: h.plan.DisableSACK,
 			DisableRACK: h.plan.DisableRACK, SendBuffer: send,
-			ReceiveBuffer: h.plan.Buffers, FixedReceiveBuffer: memory.FixedReceive,
-			Backlog: memory.Backlog, AlwaysSYNCookies: memory.Cookies},
+			ReceiveBuffer: receive, Backlog: memory.Backlog, AlwaysSYNCookies: memory.Cookies},
 		UDP:    stack.UDPOptions{ReadBuffer: memory.UDPRead, WriteBuffer: memory.UDPWrite},
 		DHCPv4: h.plan.Leased, AddressTimeout: upLimit,
 		Clock: clock.New(h.clock), Random: clocktest.Random(h.seed),
