@@ -60,7 +60,7 @@ type Stats struct {
 	TCPAccepted           uint64 // handshakes completed by listeners
 	TCPDialed             uint64 // handshakes begun by dials
 	TCPFailedDials        uint64 // dials that ended in an error, for whatever reason
-	TCPRetransmits        uint64 // segments
+	TCPRetransmits        uint64 // segments sent again, by the link too
 	TCPTimeouts           uint64 // retransmission timeouts: each costs at least MinRTO
 	TCPChecksumErrors     uint64
 	TCPResetsSent         uint64
@@ -103,7 +103,7 @@ func (s *Stack) Stats() Stats {
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),
 		TCPDialed:             c.TCP.ActiveConnectionOpenings.Value(),
 		TCPFailedDials:        s.conns.failedDials.Load(),
-		TCPRetransmits:        c.TCP.Retransmits.Value(),
+		TCPRetransmits:        c.TCP.Retransmits.Value() + s.LinkStats().TxResent,
 		TCPTimeouts:           c.TCP.Timeouts.Value(),
 		TCPChecksumErrors:     c.TCP.ChecksumErrors.Value(),
 		TCPResetsSent:         c.TCP.ResetsSent.Value(),

@@ -20,6 +20,39 @@ func resends() []row {
 				360ms   > PA 1+100 ack 1
 				840ms   > PA 1+100 ack 1
 				850ms   < A 1 ack 101`},
+		{name: "the timeout doubles for as long as the peer is silent",
+			source: "RFC 6298 5.5; packetimpact: tcp_retransmits",
+			linux:  "200 ms, 11 times in 130 s",
+			script: `
+				0       open mss 1000 sackok ts
+				        write 100
+				        > PA 1+100 ack 1
+				220ms   > PA 1+100 ack 1
+				340ms   > PA 1+100 ack 1
+				580ms   > PA 1+100 ack 1
+				1060ms  > PA 1+100 ack 1
+				2020ms  > PA 1+100 ack 1
+				3940ms  > PA 1+100 ack 1
+				7780ms  > PA 1+100 ack 1
+				15460ms > PA 1+100 ack 1
+				30820ms > PA 1+100 ack 1
+				61540ms > PA 1+100 ack 1
+				122980ms > PA 1+100 ack 1
+				130s    < A 1 ack 101`},
+		{name: "the timeout doubles, with a long round trip and without SACK, too",
+			source: "RFC 6298 5.5",
+			script: `
+				0       open mss 1000 ts rtt 200ms
+				        write 100
+				        > PA 1+100 ack 1
+				600ms   > PA 1+100 ack 1
+				1800ms  > PA 1+100 ack 1
+				4200ms  > PA 1+100 ack 1
+				9s      > PA 1+100 ack 1
+				18600ms > PA 1+100 ack 1
+				37800ms > PA 1+100 ack 1
+				76200ms > PA 1+100 ack 1
+				130s    < A 1 ack 101`},
 		{name: "the timeout is three round trips after the first sample",
 			source: "RFC 6298 2.2",
 			script: `

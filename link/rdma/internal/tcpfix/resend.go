@@ -118,6 +118,9 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 	}
 	now := r.clock.NowMonotonic()
 	timeout := repeated && f.timedOut(seq, now)
+	if timeout {
+		f.silent.timeout(now, f.dataAt)
+	}
 	f.note(s, now)
 	if size > 0 {
 		f.add(pkt, seq, size, now)
@@ -202,6 +205,8 @@ const (
 	resendWait    = 250 * time.Millisecond
 	firstWait     = time.Second // while no round trip is known: RFC 6298 section 2.1
 	maxResendWait = time.Minute // RFC 6298 section 2.5
+	// maxTimeout is up to where netstack's own timeout doubles.
+	maxTimeout = 2 * time.Minute
 	// maxResends says how often the same data is sent again, as netstack does by default
 	// (TCP_RETR2).
 	maxResends = 15
@@ -230,7 +235,8 @@ type resendFlow struct {
 	mss       uint32              // the most that a packet on the wire has carried
 	dataAt    tcpip.MonotonicTime // when netstack sent data last
 	dataStamp uint32              // with this timestamp; 0: none
-	own       bool                // what is sent next comes from here, not from netstack
+	silent    silence
+	own       bool // what is sent next comes from here, not from netstack
 	back      goBack
 	round     round
 }
@@ -287,7 +293,7 @@ func (f *resendFlow) acknowledged(s *hdr.Segment, now tcpip.MonotonicTime) bool 
 	if f.told && !hdr.Before(f.una, ack) || hdr.Before(f.end, ack) {
 		return false
 	}
-	f.una, f.told, f.moved, f.tries = ack, true, now, 0
+	f.una, f.told, f.moved, f.tries, f.silent = ack, true, now, 0, silence{}
 	n := 0
 	for n < len(f.parts) && !hdr.Before(ack, f.parts[n].end) {
 		n++
@@ -324,7 +330,35 @@ func (f *resendFlow) wait() time.Duration {
 	if f.rtt > 0 {
 		d = resendWait + 2*f.rtt
 	}
-	return min(d<<f.tries, maxResendWait)
+	return max(min(d<<f.tries, maxResendWait), f.silent.next(d))
+}
+
+// silence is what netstack has done since the peer acknowledged something last. RFC 6298 section
+// 5.5 has the timeout double for as long: what is sent from here must not come in between. But
+// netstack's timeout does not always end to double when it should, and then nothing is waited for.
+type silence struct {
+	timeouts int
+	last     time.Duration // the last timeout; 0: not known
+}
+
+// timeout notes that netstack has sent the first segment again, and data before that at before.
+func (s *silence) timeout(now, before tcpip.MonotonicTime) {
+	s.timeouts = min(s.timeouts+1, maxResends)
+	if before != (tcpip.MonotonicTime{}) {
+		s.last = now.Sub(before)
+	}
+}
+
+// next is how long after netstack's last timeout its next is over, if its first one was no longer
+// than first.
+func (s *silence) next(first time.Duration) time.Duration {
+	switch {
+	case s.timeouts == 0:
+		return 0
+	case s.last == 0:
+		return 2 * first
+	}
+	return min(2*s.last, first<<s.timeouts, maxTimeout) + 2*resendTick
 }
 
 // stampAt returns the timestamp that netstack would send now: it counts milliseconds.
