@@ -55,7 +55,8 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q := &lazyQueue{t: t}
 			flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
-				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
+				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true },
+				func([]byte) {})
 			defer flows.Close()
 			still := clocktest.New().Clock() // no timer drains before the test does
 			s := newSender(q, 0, still, flows, newAdmission(flows.Key(), still))
@@ -88,7 +89,8 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 // not waited for without end.
 func TestFullRingInVirtualTime(t *testing.T) {
 	flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
-		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
+		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true },
+		func([]byte) {})
 	defer flows.Close()
 	still := clocktest.New().Clock()
 	s := newSender(&lazyQueue{t: t}, 0, still, flows, newAdmission(flows.Key(), still))

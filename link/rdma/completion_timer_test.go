@@ -47,7 +47,8 @@ func (q *slowInterface) state() (sent, waiting int) {
 // newSlowSender is a sender on an interface that has room for some frames.
 func newSlowSender(t *testing.T, allowed int) (*clocktest.Clock, *slowInterface, *sender) {
 	flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
-		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
+		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true },
+		func([]byte) {})
 	t.Cleanup(flows.Close)
 	clock, out := clocktest.New(), &slowInterface{allowed: allowed}
 	s := newSender(&txSocket{Sender: out}, 0, clock.Clock(), flows,

@@ -111,6 +111,7 @@ type Endpoint struct {
 
 	following sync.Mutex         // held while mtu changes; the last one taken
 	injecting sync.Mutex         // held while an Injector delivers
+	kept      Injector           // of what tcpfix has kept; guarded by injecting
 	switching sync.Mutex         // held while the backend changes; taken before mu
 	steered   net.HardwareAddr   // whose frames the backends take; guarded by switching
 	groups    []net.HardwareAddr // guarded by switching; nil until SetGroups
@@ -143,9 +144,10 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	e := &Endpoint{opts: opts, steered: mac, vlan: dev.VLAN(),
 		random: random.From(opts.Random), rules: newHostRules(),
 		buffers: checkBuffers(unshared, marked)}
+	e.kept.e = e
 	e.queues.Store(&current{backend: dev})
 	e.addCounters(dev.NumRx())
-	e.flows = tcpfix.New(netclock.New(opts.Clock, nil), e.random, e.resend)
+	e.flows = tcpfix.New(netclock.New(opts.Clock, nil), e.random, e.resend, e.receiveKept)
 	e.admission = newAdmission(e.flows.Key(), opts.Clock)
 	e.mtuCap.Store(math.MaxUint32)
 	e.mtu.Store(uint32(dev.MTU()))
@@ -429,6 +431,7 @@ func (e *Endpoint) Close() {
 	}
 	e.injecting.Lock() // what is injected has been delivered
 	e.flows.Close()
+	e.kept.release()
 	e.injecting.Unlock()
 	for _, t := range e.tx {
 		t.close()

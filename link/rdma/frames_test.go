@@ -59,7 +59,8 @@ func segment(n int) tcpFrame {
 // testWorker is a worker without a queue or a stack.
 func testWorker() *worker {
 	e := &Endpoint{rxLimit: DefaultRxLimit}
-	e.flows = tcpfix.New(tcpip.NewStdClock(), random.Source{}, e.resend)
+	e.flows = tcpfix.New(tcpip.NewStdClock(), random.Source{}, e.resend,
+		e.receiveKept)
 	e.admission = newAdmission(e.flows.Key(), clock.Clock{})
 	e.SetLinkAddress(ourMAC)
 	return &worker{e: e, attachment: new(attachment), count: new(rxCounters),

@@ -62,7 +62,7 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 		}
 		changes := w.e.flows.Received(frames[i].Data, &l)
 		w.countChanges(changes)
-		if changes&tcpfix.Forged != 0 {
+		if changes&(tcpfix.Forged|tcpfix.Held) != 0 {
 			w.refused(i)
 			continue
 		}
@@ -114,6 +114,9 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 	if c&tcpfix.Forged != 0 {
 		w.count.forged.Add(1)
 		w.refusal = "it is an ICMP message about a packet that was never sent"
+	}
+	if c&tcpfix.Held != 0 {
+		w.refusal = "it tells of a gap that may close by itself"
 	}
 }
 

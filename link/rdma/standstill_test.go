@@ -76,7 +76,8 @@ func TestStandstill(t *testing.T) {
 			var system clock.Clock
 			q := &polledQueue{every: 7}
 			flows := tcpfix.New(tcpip.NewStdClock(), random.Source{},
-				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
+				func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true },
+				func([]byte) {})
 			defer flows.Close()
 			s := newSender(q, 0, system, flows, newAdmission(flows.Key(), system))
 			defer s.close()

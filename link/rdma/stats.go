@@ -23,6 +23,10 @@ type Stats struct {
 	RxEchoAged       uint64 // ACKs after an outage with an older echo, see tcpfix/resend.go
 	// RxNarrowWindow is segments whose window was raised, see tcpfix/window.go.
 	RxNarrowWindow uint64
+	// RxACKsKept counts acknowledgements of gaps that were too young to be losses, and RxACKsLate
+	// those of them that were delivered later, see tcpfix/reorder.go.
+	RxACKsKept, RxACKsLate uint64
+
 	// RxHandshakeData is segments that an ACK was delivered in front of, see
 	// tcpfix/handshake_data.go.
 	RxHandshakeData uint64
@@ -185,6 +189,7 @@ func (e *Endpoint) Stats() Stats {
 		}
 	}
 	s.TxResent = e.flows.Resent()
+	s.RxACKsKept, s.RxACKsLate = e.flows.HeldBack()
 	return s
 }
 

@@ -493,6 +493,13 @@ func (i *Injector) attach() bool {
 	return true
 }
 
+// receiveKept receives a frame that tcpfix has kept, anew.
+func (e *Endpoint) receiveKept(frame []byte) {
+	if len(frame) <= 0xffff {
+		e.kept.Deliver(append(binary.BigEndian.AppendUint16(nil, uint16(len(frame))), frame...))
+	}
+}
+
 func (i *Injector) release() {
 	if i.w != nil {
 		i.w.chunks.release()

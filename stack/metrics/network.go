@@ -29,7 +29,8 @@ func (p *page) network(st *stack.Stack) {
 	count("tcp_accepted_total", "Handshakes completed by listeners.", s.TCPAccepted)
 	count("tcp_dialed_total", "Handshakes begun by dials.", s.TCPDialed)
 	count("tcp_failed_dials_total", "Dials that ended in an error.", s.TCPFailedDials)
-	count("tcp_retransmitted_segments_total", "TCP segments sent again, by the link too.", s.TCPRetransmits)
+	count("tcp_retransmitted_segments_total", "TCP segments sent again, by the link too.",
+		s.TCPRetransmits)
 	counters := map[string]uint64{}
 	for name, n := range st.Counters() {
 		counters[name] = n

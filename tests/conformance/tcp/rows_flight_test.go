@@ -30,16 +30,16 @@ func flights() []row {
 				       > PA 9001+1000 ack 1
 				20ms   > PA 9001+1000 ack 1
 				30ms   < A 1 ack 1 sack 9001-10001
-				170ms  > PA 1+1000 ack 1
-				180ms  < A 1 ack 1001 sack 9001-10001
+				180ms  > PA 1+1000 ack 1
+				190ms  < A 1 ack 1001 sack 9001-10001
 				       > PA 1001+1000 ack 1
 				       > PA 2001+1000 ack 1
-				190ms  < A 1 ack 3001 sack 9001-10001
+				200ms  < A 1 ack 3001 sack 9001-10001
 				       > PA 3001+1000 ack 1
 				       > PA 4001+1000 ack 1
 				       > PA 5001+1000 ack 1
 				       > PA 6001+1000 ack 1
-				200ms  < A 1 ack 10001`},
+				210ms  < A 1 ack 10001`},
 		{name: "a whole flight is lost, without timestamps",
 			source: "RFC 5681 3.1 (two segments were to follow the first)",
 			linux:  "repairs the flight in a fast recovery, RFC 8985",
@@ -67,11 +67,11 @@ func flights() []row {
 				       > PA 9001+1000 ack 1
 				20ms   > PA 9001+1000 ack 1
 				30ms   < A 1 ack 1 sack 9001-10001
-				170ms  > PA 1+1000 ack 1
-				180ms  < A 1 ack 1001 sack 9001-10001
+				180ms  > PA 1+1000 ack 1
+				190ms  < A 1 ack 1001 sack 9001-10001
 				       > PA 1001+1000 ack 1
-				190ms  < A 1 ack 2001 sack 9001-10001
-				310ms  > PA 2001+1000 ack 1
-				320ms  < A 1 ack 10001`},
+				200ms  < A 1 ack 2001 sack 9001-10001
+				320ms  > PA 2001+1000 ack 1
+				330ms  < A 1 ack 10001`},
 	}
 }

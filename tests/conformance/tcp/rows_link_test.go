@@ -349,7 +349,7 @@ func fixes() []row {
 				       count lso 1
 				10ms   < A 1 ack 1001 sack 2001-3001
 				       count sackremoved 1
-				30ms   > A 1001+1000 ack 1
+				32500us > A 1001+1000 ack 1
 				40ms   < A 1 ack 3001`},
 		{name: "a FIN that was sent too often to be sent again by a timeout",
 			source: "docs/netstack-workarounds.md: fin_count.go",

@@ -256,11 +256,11 @@ func resends() []row {
 				        > PA 1001+1000 ack 1
 				20001us > PA 1001+1000 ack 1
 				30ms    < A 1 ack 1 sack 1001-2001
-				        > PA 1+1000 ack 1
+				32500us > PA 1+1000 ack 1
 				40ms    < A 1 ack 2001`},
 		{name: "a segment is lost when one sent later has arrived a quarter round trip ago",
 			source: "RFC 8985 6.2; packetimpact: RACK",
-			linux:  "after 2.5 ms; we make it 10 ms, stack/netstack.go",
+			linux:  "after 2.5 ms; the link waits as long, then netstack 10 ms, stack/netstack.go",
 			script: `
 				0       open mss 1036 sackok
 				        write 1000
@@ -270,10 +270,11 @@ func resends() []row {
 				2us     write 1000
 				        > PA 2001+1000 ack 1
 				10ms    < A 1 ack 1 sack 1001-2001
-				20ms    > PA 1+1000 ack 1
+				22500us > PA 1+1000 ack 1
 				30ms    < A 1 ack 3001`},
 		{name: "a segment is lost when three sent later have arrived",
 			source: "RFC 8985 6.2 step 4; packetdrill: SACK recovery",
+			linux:  "at once, and undoes it when the segment was only late; see tcpfix/reorder.go",
 			script: `
 				0       open mss 1036 sackok
 				        write 1000
@@ -285,7 +286,7 @@ func resends() []row {
 				3us     write 1000
 				        > PA 3001+1000 ack 1
 				10ms    < A 1 ack 1 sack 1001-4001
-				        > PA 1+1000 ack 1
+				12500us > PA 1+1000 ack 1
 				20ms    < A 1 ack 4001`},
 		{name: "a segment that is only late is not sent again",
 			source: "RFC 8985 6.2; packetimpact: RACK with reordering",
@@ -297,6 +298,24 @@ func resends() []row {
 				        > PA 1001+1000 ack 1
 				10ms    < A 1 ack 1 sack 1001-2001
 				12ms    < A 1 ack 2001
+				1s`},
+		{name: "a segment that three overtake is not sent again",
+			source: "RFC 8985 6.2 (a quarter of the round trip, 2.5 ms); tcpfix/reorder.go",
+			linux:  "sends it again, and undoes what that did to the congestion window",
+			script: `
+				0       open mss 1036 sackok
+				        write 1000
+				        > PA 1+1000 ack 1
+				1us     write 1000
+				        > PA 1001+1000 ack 1
+				2us     write 1000
+				        > PA 2001+1000 ack 1
+				3us     write 1000
+				        > PA 3001+1000 ack 1
+				10ms    < A 1 ack 1 sack 1001-2001
+				        < A 1 ack 1 sack 1001-3001
+				        < A 1 ack 1 sack 1001-4001
+				12ms    < A 1 ack 4001
 				1s`},
 		{name: "Nagle: a small segment waits for the acknowledgement of what is under way",
 			source: "RFC 9293 3.7.4, RFC 896; packetdrill: Nagle",

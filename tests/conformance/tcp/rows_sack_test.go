@@ -115,7 +115,7 @@ func selective() []row {
 				1us    write 1000
 				       > PA 1001+1000 ack 1
 				10ms   < A 1 ack 1 sack 1001-2001
-				20ms   > PA 1+1000 ack 1
+				22500us > PA 1+1000 ack 1
 				30ms   < A 1 ack 1001
 				150ms  > PA 1001+1000 ack 1
 				160ms  < A 1 ack 2001`},

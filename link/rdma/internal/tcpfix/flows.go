@@ -23,15 +23,19 @@ type Flows struct {
 	gsoSACK    gsoSACKFilter
 	resend     resender
 	narrow     narrowWindow
+	reorder    reorderWindow
 }
 
-// New makes flows that send by post, on the time of clock, with hashes by a key from r.
-func New(clock tcpip.Clock, r random.Source, post Poster) *Flows {
+// New makes flows that send by post, on the time of clock, with hashes by a key from r. Frames that
+// Received has kept are given to deliver later, from goroutines of their own, to be received anew.
+func New(clock tcpip.Clock, r random.Source, post Poster, deliver func(frame []byte)) *Flows {
 	f := &Flows{key: r.HashKey(), synRTT: newSYNRTTFix(clock), synEcho: newSYNEchoFix()}
 	f.synBurst, f.synWindow = newSYNBurstFix(clock), newSYNWindowFix(clock)
 	f.handshake = newHandshakeData(clock)
 	f.resend.open(clock, post)
 	f.narrow.open()
+	f.reorder.open(clock, f.resend.end, deliver)
+	f.handshake.took, f.synRTT.took = f.reorder.noteHandshake, f.reorder.noteHandshake
 	return f
 }
 
@@ -54,6 +58,7 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	f.synEcho.sent(s)
 	f.synWindow.sent(s)
 	f.handshake.sent(s)
+	f.reorder.sent(s)
 	f.resend.sent(pkt, s)
 	gso := &pkt.GSOOptions
 	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
@@ -76,6 +81,7 @@ const (
 	Forged                             // nothing: it is a message about what was never sent
 	HandshakeData                      // nothing: it ends a handshake; an ACK of it is to go first
 	HandshakeStamp                     // nothing: likewise, and that ACK needs [Flows.SYNStamp]
+	Held                               // nothing: it is kept, or said already; drop it
 )
 
 // Received changes a received frame where that is needed. p has been parsed from it, and its
@@ -99,6 +105,9 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	}
 	if f.narrow.received(&s, &f.resend) {
 		c |= NarrowWindow
+	}
+	if c |= f.reorder.received(&s); c&Held != 0 {
+		return c
 	}
 	c |= f.resend.received(&s)
 	if f.gsoSACK.received(&s) {
@@ -137,7 +146,8 @@ func (f *Flows) receivedOther(frame []byte, p *hdr.Packet) (c Changes) {
 func (f *Flows) concerned(tcp []byte) bool {
 	return tcp[12]>>4 >= sackWords && !hdr.StampOnly(tcp) || tcp[13]&hdr.FlagSYN != 0 ||
 		f.zeroWindow.count.Load() != 0 || f.synRTT.repeated.Load() != 0 ||
-		f.resend.number.Load() != 0 || f.handshake.waiting.Load() != 0 ||
+		f.resend.number.Load() != 0 || f.reorder.number.Load() != 0 ||
+		f.handshake.waiting.Load() != 0 ||
 		uint32(binary.BigEndian.Uint16(tcp[14:])) < f.narrow.limit.Load()
 }
 
@@ -157,9 +167,21 @@ func (f *Flows) Repeat() { f.resend.repeat() }
 // Resent counts the segments that were sent again.
 func (f *Flows) Resent() uint64 { return f.resend.count.Load() }
 
+// HeldBack counts the acknowledgements that Received has kept, and how many of them were delivered
+// later. The others were overtaken.
+func (f *Flows) HeldBack() (kept, delivered uint64) {
+	return f.reorder.held.Load(), f.reorder.late.Load()
+}
+
 // Forget lets go of all packets: the endpoint has been detached.
-func (f *Flows) Forget() { f.resend.clear() }
+func (f *Flows) Forget() {
+	f.resend.clear()
+	f.reorder.clear()
+}
 
 // Close is Forget for good: no packet is kept any more, and none is sent once post has returned.
 // It may be called again.
-func (f *Flows) Close() { f.resend.close() }
+func (f *Flows) Close() {
+	f.resend.close()
+	f.reorder.close()
+}

@@ -56,7 +56,8 @@ func TestForged(t *testing.T) {
 		{"a new SYN after data", []hdrtest.TCPFrame{ours(1000, 100), syn(77, flag)}, 77, false},
 	} {
 		flows := New(new(virtualClock), random.Source{},
-			func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true })
+			func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true },
+			func([]byte) {})
 		for _, f := range tc.sent {
 			pkt := packetOf(f)
 			s := hdr.ParseSent(pkt, flows.Key())

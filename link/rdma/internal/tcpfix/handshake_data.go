@@ -36,6 +36,7 @@ type handshakeData struct {
 	waiting atomic.Int32 // slots that are taken
 
 	since func() time.Duration // the time now
+	took  func(hash uint64, rtt time.Duration)
 
 	syns  synTable[handshakeEnd]
 	sweep int // the slot to look at next for what has expired; guarded by syns.mu
@@ -47,10 +48,12 @@ type handshakeEnd struct {
 	options  optionSet
 	stamp    uint32        // of the SYN, if options has it
 	last     time.Duration // our SYN-ACK was sent at
+	again    bool          // more than once
 }
 
 func newHandshakeData(clock tcpip.Clock) handshakeData {
-	return handshakeData{syns: newSYNTable[handshakeEnd](), since: since(clock)}
+	return handshakeData{syns: newSYNTable[handshakeEnd](), since: since(clock),
+		took: func(uint64, time.Duration) {}}
 }
 
 // handshakeTimeout says how long after our SYN-ACK, or its last copy, data is looked for. Without
@@ -70,8 +73,9 @@ func (x *handshakeData) sent(s *hdr.Segment) {
 	if slot.key == 0 {
 		x.waiting.Add(1)
 	}
+	again := slot.key == key && slot.of.seq == ack && slot.of.ack == seq+1
 	slot.key, slot.of = key, handshakeEnd{seq: ack, ack: seq + 1,
-		options: optionsIn(s.TCP()), last: x.since()}
+		options: optionsIn(s.TCP()), last: x.since(), again: again}
 	if stamp := s.Options().Timestamp; stamp != nil {
 		slot.of.stamp = binary.BigEndian.Uint32(stamp[6:])
 	}
@@ -112,6 +116,10 @@ func (x *handshakeData) ends(s *hdr.Segment) Changes {
 	slot, key := x.syns.slot(s)
 	if slot.key != key || slot.of.seq != seq || slot.of.ack != ack {
 		return 0
+	}
+	if !slot.of.again {
+		_, hash := s.Flow()
+		x.took(hash, x.since()-slot.of.last)
 	}
 	if slot.of.options&(1<<hdr.OptTimestamp) != 0 && s.Options().Timestamp == nil {
 		return HandshakeStamp

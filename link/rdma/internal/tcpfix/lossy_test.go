@@ -36,9 +36,11 @@ type lossy struct {
 	noRACK bool
 	// the link retransmits nothing
 	noResend bool
-	delay    time.Duration                // of each frame; 0: it varies
-	dark     func(now time.Duration) bool // when all frames are lost; nil: never
-	see      func(*tcp.TCPEndpointState)  // called for each segment that netstack has processed
+	// acknowledgements of gaps are not held back
+	noReorder bool
+	delay     time.Duration                // of each frame; 0: it varies
+	dark      func(now time.Duration) bool // when all frames are lost; nil: never
+	see       func(*tcp.TCPEndpointState)  // called for each segment that netstack has processed
 }
 
 // outcome is the result of a run.
@@ -100,7 +102,9 @@ func (e *lossyEnd) post(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffe
 func (e *lossyEnd) arrive(frame []byte) {
 	if e.flows != nil {
 		whole := bytes.Clone(frame)
-		e.flows.Received(frame, hdrtest.Parse(frame))
+		if e.flows.Received(frame, hdrtest.Parse(frame))&Held != 0 && !e.plain {
+			return
+		}
 		if e.plain {
 			frame = whole
 		}
@@ -120,9 +124,12 @@ func (o *lossy) newLossyEnd(c *virtualClock, n byte) *lossyEnd {
 	}
 	var clock tcpip.Clock = c
 	if !o.alone {
-		e.flows = New(c, random.Source{}, e.post)
+		e.flows = New(c, random.Source{}, e.post, e.arrive)
 		if o.noResend {
 			e.flows.resend.close()
+		}
+		if o.noReorder {
+			e.flows.reorder.close()
 		}
 		clock = patience{c}
 	}

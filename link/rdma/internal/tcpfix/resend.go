@@ -119,7 +119,7 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 	now := r.clock.NowMonotonic()
 	timeout := repeated && f.timedOut(seq, now)
 	if timeout {
-		f.silent.timeout(now, f.dataAt)
+		f.silent.noteTimeout(now, f.dataAt)
 	}
 	f.note(s, now)
 	if size > 0 {
@@ -330,28 +330,28 @@ func (f *resendFlow) wait() time.Duration {
 	if f.rtt > 0 {
 		d = resendWait + 2*f.rtt
 	}
-	return max(min(d<<f.tries, maxResendWait), f.silent.next(d))
+	return max(min(d<<f.tries, maxResendWait), f.silent.nextTimeout(d))
 }
 
-// silence is what netstack has done since the peer acknowledged something last. RFC 6298 section
-// 5.5 has the timeout double for as long: what is sent from here must not come in between. But
-// netstack's timeout does not always end to double when it should, and then nothing is waited for.
+// silence counts netstack's timeouts since the peer acknowledged something last. The timeout
+// doubles for as long (RFC 6298 section 5.5): what is sent from here must not come in between. But
+// netstack's timeout stays long where it should not, and then nothing is waited for.
 type silence struct {
 	timeouts int
 	last     time.Duration // the last timeout; 0: not known
 }
 
-// timeout notes that netstack has sent the first segment again, and data before that at before.
-func (s *silence) timeout(now, before tcpip.MonotonicTime) {
+// noteTimeout notes that netstack has sent the first segment again, and data before that at before.
+func (s *silence) noteTimeout(now, before tcpip.MonotonicTime) {
 	s.timeouts = min(s.timeouts+1, maxResends)
 	if before != (tcpip.MonotonicTime{}) {
 		s.last = now.Sub(before)
 	}
 }
 
-// next is how long after netstack's last timeout its next is over, if its first one was no longer
-// than first.
-func (s *silence) next(first time.Duration) time.Duration {
+// nextTimeout returns how long after netstack's last timeout its next is over, if its first one was
+// no longer than first.
+func (s *silence) nextTimeout(first time.Duration) time.Duration {
 	switch {
 	case s.timeouts == 0:
 		return 0

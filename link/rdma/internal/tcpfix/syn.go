@@ -76,6 +76,7 @@ type synRTTFix struct {
 	repeated atomic.Int32 // slots with a copy sent; 0 almost always, and then received returns
 
 	since func() time.Duration // the time now
+	took  func(hash uint64, rtt time.Duration)
 
 	syns  synTable[synRecord]
 	sweep int // the slot to look at next for what has expired; guarded by syns.mu
@@ -95,7 +96,8 @@ const maxFirstRTT = time.Second / 3
 const synTimeout = 2 * time.Minute
 
 func newSYNRTTFix(clock tcpip.Clock) synRTTFix {
-	return synRTTFix{syns: newSYNTable[synRecord](), since: since(clock)}
+	return synRTTFix{syns: newSYNTable[synRecord](), since: since(clock),
+		took: func(uint64, time.Duration) {}}
 }
 
 // sent takes note of an outgoing segment.
@@ -154,6 +156,8 @@ func (x *synRTTFix) received(s *hdr.Segment) bool {
 		return false
 	}
 	if answer && h.first == h.last {
+		_, hash := s.Flow()
+		x.took(hash, x.since()-h.last)
 		binary.BigEndian.PutUint32(stamp[6:], 0)
 		return false
 	}
