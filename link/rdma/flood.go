@@ -194,9 +194,7 @@ func (w *worker) sheds(frame []byte, l *hdr.Packet, p pressure) bool {
 	if p == pressureNone || !unbounded(frame, l) || w.mayPass(frame, l, p) {
 		return false
 	}
-	w.count.shed.Add(1)
-	w.refusal = "too much waits for the stack already"
-	return true
+	return !w.drop(dropShed)
 }
 
 // mayPass reports whether a frame of the unbounded kind may still go to the stack.

@@ -36,9 +36,10 @@ func agree(t *testing.T, frames []dv.Packet) {
 	long.classifySlow(long.frames[:len(frames)])
 	short.classifyAndMerge(short.frames[:len(frames)])
 	if a, b := long.count, short.count; a.verified.Load() != b.verified.Load() ||
-		a.badChecksum.Load() != b.badChecksum.Load() {
+		a.drops[dropBadChecksum].Load() != b.drops[dropBadChecksum].Load() {
 		t.Fatalf("the long way verified %d, %d of them bad; the short way %d, %d",
-			a.verified.Load(), a.badChecksum.Load(), b.verified.Load(), b.badChecksum.Load())
+			a.verified.Load(), a.drops[dropBadChecksum].Load(), b.verified.Load(),
+			b.drops[dropBadChecksum].Load())
 	}
 	if !slices.Equal(long.merge.runs, short.merge.runs) ||
 		long.merge.shape() != short.merge.shape() {

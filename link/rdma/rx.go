@@ -21,7 +21,7 @@ import (
 func (w *worker) receive(n int) {
 	frames := w.frames[:n]
 	if w.deaf {
-		w.count.backup.Add(uint64(n))
+		w.count.drops[dropBackup].Add(uint64(n))
 		w.q.Release(frames)
 		return
 	}
@@ -78,11 +78,18 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	}
 }
 
-// refused notes that frame i is dropped, and why.
+// refused tells captures that frame i is dropped, and why.
 func (w *worker) refused(i int) {
 	if w.captured.Active() {
-		w.captured.Drop(i, w.refusal)
+		w.captured.Drop(i, dropReasons[w.refusal].sentence)
 	}
+}
+
+// drop counts a frame that is dropped for a reason. It returns false.
+func (w *worker) drop(why dropReason) bool {
+	w.count.drops[why].Add(1)
+	w.refusal = why
+	return false
 }
 
 // countChanges counts what tcpfix has changed.
@@ -112,11 +119,10 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 		w.count.pathMTU.Add(1)
 	}
 	if c&tcpfix.Forged != 0 {
-		w.count.forged.Add(1)
-		w.refusal = "it is an ICMP message about a packet that was never sent"
+		w.drop(dropForged)
 	}
 	if c&tcpfix.Held != 0 {
-		w.refusal = "it tells of a gap that may close by itself"
+		w.refusal = dropHeld // tcpfix counts it
 	}
 }
 
@@ -172,19 +178,13 @@ func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
 func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *hdr.Packet) bool {
 	frame := p.Data
 	if frame[0]&1 == 0 && binary.BigEndian.Uint64(frame)>>16 != mac {
-		w.count.otherMAC.Add(1)
-		w.refusal = "it is for another Ethernet address"
-		return false
+		return w.drop(dropOtherMAC)
 	}
 	if binary.BigEndian.Uint64(frame[4:])&macMask == mac { // our own broadcast come back
-		w.count.own.Add(1)
-		w.refusal = "it is our own broadcast come back"
-		return false
+		return w.drop(dropOwn)
 	}
 	if !w.stripVLAN(p, l) {
-		w.count.otherVLAN.Add(1)
-		w.refusal = "it is of another VLAN"
-		return false
+		return w.drop(dropOtherVLAN)
 	}
 	return true
 }
@@ -194,23 +194,17 @@ func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *hdr.Packet) bool {
 func (w *worker) verifyChecksums(p *dv.Packet, l *hdr.Packet) bool {
 	l.Parse(p.Data)
 	if p.Flags&dv.RxL3OK == 0 && !l.HeaderOK(p.Data) {
-		w.count.badChecksum.Add(1)
-		w.refusal = "a checksum is wrong"
-		return false
+		return w.drop(dropBadChecksum)
 	}
 	if l.LacksChecksum(p.Data) { // whatever the NIC says: some vouch for it
-		w.count.badChecksum.Add(1)
-		w.refusal = "it has no checksum, which IPv6 wants"
-		return false
+		return w.drop(dropNoChecksum)
 	}
 	if p.Flags&dv.RxL4OK != 0 || l.L4 == 0 || l.Proto != hdr.ProtoTCP && l.Proto != hdr.ProtoUDP {
 		return true
 	}
 	w.count.verified.Add(1)
 	if !l.TransportOK(p.Data) {
-		w.count.badChecksum.Add(1)
-		w.refusal = "a checksum is wrong"
-		return false
+		return w.drop(dropBadChecksum)
 	}
 	return true
 }
@@ -631,9 +625,7 @@ func (w *worker) refuses(frame []byte, l *hdr.Packet) bool {
 	if !found || tcp.EndpointState(state) != tcp.StateListen {
 		return false
 	}
-	w.count.refused.Add(1)
-	w.refusal = "no connection begins any more: the server ends"
-	return true
+	return !w.drop(dropRefused)
 }
 
 // meetTimeWait decides about a SYN with a timestamp for a connection in TIME-WAIT, where netstack

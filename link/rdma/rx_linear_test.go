@@ -121,9 +121,9 @@ func TestJoined(t *testing.T) {
 	q.Flush()
 	for w.poll() {
 	}
-	if len(k.packets) != len(want) || w.count.badChecksum.Load() != 1 {
+	if len(k.packets) != len(want) || w.count.drops[dropBadChecksum].Load() != 1 {
 		t.Fatalf("%d packets and %d bad ones, want %d and 1", len(k.packets),
-			w.count.badChecksum.Load(), len(want))
+			w.count.drops[dropBadChecksum].Load(), len(want))
 	}
 	for i, p := range k.packets {
 		if head := 0; i == 0 {

@@ -205,8 +205,8 @@ func FuzzReceive(f *testing.F) {
 				t.Fatalf("payload %d, frames have %d", r.payload, payload)
 			}
 		}
-		dropped := int(w.count.badChecksum.Load() + w.count.otherVLAN.Load() +
-			w.count.otherMAC.Load() + w.count.own.Load())
+		dropped := int(w.count.drops[dropBadChecksum].Load() + w.count.drops[dropOtherVLAN].Load() +
+			w.count.drops[dropOtherMAC].Load() + w.count.drops[dropOwn].Load())
 		if len(seen)+dropped != len(frames) {
 			t.Fatalf("%d frames, %d in runs, %d dropped", len(frames), len(seen), dropped)
 		}
@@ -264,7 +264,8 @@ func TestNoChecksum(t *testing.T) {
 		}{{false, true, 0}, {false, false, 0}, {true, true, 0}, {true, false, 1}} {
 			w := testWorker()
 			w.classifyAndMerge(w.load(flags, summedDatagram(tt.v6, tt.sum)))
-			if n := w.count.badChecksum.Load(); n != tt.dropped || len(w.merge.runs) != int(1-n) {
+			n := w.count.drops[dropBadChecksum].Load() + w.count.drops[dropNoChecksum].Load()
+			if n != tt.dropped || len(w.merge.runs) != int(1-n) {
 				t.Errorf("NIC's flags %x, IPv6 %v, a checksum %v: %d dropped, %d delivered", flags,
 					tt.v6, tt.sum, n, len(w.merge.runs))
 			}

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -74,6 +75,68 @@ type Stats struct {
 	Rings, Packet, None BackendStats
 }
 
+// dropReason says why a received frame goes no further.
+type dropReason uint8
+
+const (
+	dropBadChecksum dropReason = iota
+	dropNoChecksum
+	dropForged
+	dropRefused
+	dropOtherMAC
+	dropOwn
+	dropOtherVLAN
+	dropShed
+	dropBackup
+	dropSteered
+	dropHeld
+)
+
+// dropReasons has of each reason its name, as metrics have it, the sentence for captures, and its
+// counter. Reasons of one name share a counter. Without a name a frame is not lost: the process
+// that it is for has received it, or it is delivered later.
+var dropReasons = [...]struct {
+	name, sentence string
+	counter        func(*Stats) *uint64
+}{
+	dropBadChecksum: {"bad_checksum", "a checksum is wrong",
+		func(s *Stats) *uint64 { return &s.RxBadChecksum }},
+	dropNoChecksum: {"bad_checksum", "it has no checksum, which IPv6 wants",
+		func(s *Stats) *uint64 { return &s.RxBadChecksum }},
+	dropForged: {"forged_icmp", "it is an ICMP message about a packet that was never sent",
+		func(s *Stats) *uint64 { return &s.RxForged }},
+	dropRefused: {"draining", "no connection begins any more: the server ends",
+		func(s *Stats) *uint64 { return &s.RxRefused }},
+	dropOtherMAC: {"other_mac", "it is for another Ethernet address",
+		func(s *Stats) *uint64 { return &s.RxOtherMAC }},
+	dropOwn: {"own", "it is our own broadcast come back",
+		func(s *Stats) *uint64 { return &s.RxOwn }},
+	dropOtherVLAN: {"other_vlan", "it is of another VLAN",
+		func(s *Stats) *uint64 { return &s.RxOtherVLAN }},
+	dropShed: {"shed", "too much waits for the stack already",
+		func(s *Stats) *uint64 { return &s.RxShed }},
+	dropBackup: {"backup_port", "it came by a port of a bond that is in reserve",
+		func(s *Stats) *uint64 { return &s.RxBackup }},
+	dropSteered: {"", "it is another process's, which has the same address",
+		func(s *Stats) *uint64 { return &s.RxSteered }},
+	dropHeld: {"", "it tells of a gap that may close by itself",
+		func(s *Stats) *uint64 { return &s.RxACKsKept }},
+}
+
+// RxDrops yields the reasons for which the endpoint drops received frames, and how often it has.
+func (s *Stats) RxDrops() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		before := ""
+		for i := range dropReasons {
+			r := &dropReasons[i]
+			if r.name != "" && r.name != before && !yield(r.name, *r.counter(s)) {
+				return
+			}
+			before = r.name
+		}
+	}
+}
+
 // BackendStats holds what went through backends of one kind.
 type BackendStats struct {
 	RxPackets uint64 // delivered to the stack
@@ -86,10 +149,9 @@ type rxCounters struct {
 	zeroWindow, synRTTFixed, sackRemoved, pathMTU  atomic.Uint64
 	echoAged, narrowWindow, handshakeData          atomic.Uint64
 	supersededACKs                                 atomic.Uint64
-	badChecksum, otherMAC, own, otherVLAN, shed    atomic.Uint64
-	forged, refused, steered                       atomic.Uint64
-	sentAway, sentAwayLost, backup                 atomic.Uint64
+	sentAway, sentAwayLost                         atomic.Uint64
 
+	drops     [len(dropReasons)]atomic.Uint64
 	byBackend [backendKinds]atomic.Uint64 // packets
 	waiting   waiting
 	_         [64]byte
@@ -155,17 +217,11 @@ func (e *Endpoint) Stats() Stats {
 		s.RxHandshakeData += c.handshakeData.Load()
 		s.RxFastPath += c.fastPath.Load()
 		s.RxFragments += c.fragments.Load()
-		s.RxBadChecksum += c.badChecksum.Load()
-		s.RxForged += c.forged.Load()
-		s.RxOtherMAC += c.otherMAC.Load()
-		s.RxOwn += c.own.Load()
-		s.RxOtherVLAN += c.otherVLAN.Load()
-		s.RxBackup += c.backup.Load()
-		s.RxShed += c.shed.Load()
-		s.RxRefused += c.refused.Load()
-		s.RxSteered += c.steered.Load()
 		s.RxSentAway += c.sentAway.Load()
 		s.RxSentAwayDropped += c.sentAwayLost.Load()
+		for why := range dropReasons {
+			*dropReasons[why].counter(&s) += c.drops[why].Load()
+		}
 		for k, of := range backends {
 			of.RxPackets += c.byBackend[k].Load()
 		}

@@ -82,9 +82,7 @@ func (w *worker) steered(frame []byte, l *hdr.Packet) bool {
 	case v == sent && w.send(frame, s) && s.Share == ShareKeep:
 		s.Flows.Remove(flow) // from here on it is the other one's
 	}
-	w.count.steered.Add(1)
-	w.refusal = "it is another process's, which has the same address"
-	return false
+	return w.drop(dropSteered)
 }
 
 // verdict is what becomes of a frame.

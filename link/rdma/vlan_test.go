@@ -143,7 +143,7 @@ func TestOtherVLAN(t *testing.T) {
 	w := testWorker()
 	w.vlan = 100
 	w.classifyAndMerge(w.load(0, segment(0).Bytes()))
-	if n := w.count.otherVLAN.Load(); n != 1 || len(w.merge.runs) != 0 {
+	if n := w.count.drops[dropOtherVLAN].Load(); n != 1 || len(w.merge.runs) != 0 {
 		t.Errorf("%d counted, %d runs", n, len(w.merge.runs))
 	}
 }

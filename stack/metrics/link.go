@@ -62,15 +62,13 @@ func (p *page) dropped(st *stack.Stack, r rings) {
 		ring.failed += q.failed
 		ring.malformed += q.malformed
 	}
-	p.family(counter, "rx_dropped_total", "Received frames that were dropped, by reason.",
-		of(l.RxOutOfBuffer, "reason", "out_of_buffer"), of(ring.tooLong, "reason", "too_long"),
-		of(ring.failed, "reason", "completion_error"), of(ring.malformed, "reason", "malformed"),
-		of(l.RxBadChecksum, "reason", "bad_checksum"), of(l.RxForged, "reason", "forged_icmp"),
-		of(l.RxRefused, "reason", "draining"),
-		of(l.RxOtherMAC, "reason", "other_mac"), of(l.RxOwn, "reason", "own"),
-		of(l.RxOtherVLAN, "reason", "other_vlan"), of(l.RxShed, "reason", "shed"),
-		of(l.RxBackup, "reason", "backup_port"),
-		of(s.RxUnknown, "reason", "unknown_protocol"))
+	why := []sample{of(l.RxOutOfBuffer, "reason", "out_of_buffer"),
+		of(ring.tooLong, "reason", "too_long"), of(ring.failed, "reason", "completion_error"),
+		of(ring.malformed, "reason", "malformed"), of(s.RxUnknown, "reason", "unknown_protocol")}
+	for reason, n := range l.RxDrops() {
+		why = append(why, of(n, "reason", reason))
+	}
+	p.family(counter, "rx_dropped_total", "Received frames that were dropped, by reason.", why...)
 	var refused, lost uint64
 	for _, q := range r.tx {
 		refused += q.refused

@@ -47,8 +47,10 @@ func linkSent(s *rdma.Stats, synsAgain uint64) error {
 // linkReceived checks that each of so many frames, or of a few less, was dropped for one reason,
 // delivered, merged with one other at least, or an ACK that a later one supersedes.
 func linkReceived(s *rdma.Stats, least, most uint64) error {
-	dropped := s.RxBadChecksum + s.RxForged + s.RxOtherMAC + s.RxOwn + s.RxOtherVLAN + s.RxShed +
-		s.RxRefused + s.RxSteered + s.RxBackup
+	dropped := s.RxSteered
+	for _, n := range s.RxDrops() {
+		dropped += n
+	}
 	known := dropped + s.RxPackets + s.RxSupersededACKs
 	if most < known+s.RxMerged-s.RxMerged/2 || least > known+s.RxMerged {
 		return fmt.Errorf("queues gave the link %d to %d frames, it dropped %d, merged %d, "+
