@@ -12,12 +12,8 @@ import (
 // forward asks a resolver for the question of q, which came over network from client, together with
 // others with the same question. deliver is called once, later, with the answer or nil. False: too
 // many are in progress.
-func (s *Server) forward(
-	q, r *dns.Msg,
-	network string,
-	client netip.Addr,
-	deliver func(*dns.Msg),
-) bool {
+func (s *Server) forward(q, r *dns.Msg, network string, client netip.Addr,
+	deliver func(*dns.Msg)) bool {
 	opt := q.IsEdns0()
 	what := question{
 		name: r.Question[0].Name, qtype: r.Question[0].Qtype, network: network,
@@ -69,15 +65,8 @@ func (s *Server) lookUp(ctx context.Context, what question) *dns.Msg {
 			lowerNames(a, what.name)
 			return a
 		}
-		s.cfg.Logger.Warn(
-			"resolver did not answer",
-			"resolver",
-			resolver,
-			"question",
-			what.name,
-			"error",
-			err,
-		)
+		s.cfg.Logger.Warn("resolver did not answer", "resolver", resolver, "question", what.name,
+			"error", err)
 	}
 	s.counters.forwardFailed.Add(1)
 	return nil
@@ -105,11 +94,8 @@ var (
 
 // exchange asks one resolver, from a port of its own and in a random case of its own, and accepts
 // only an answer to this question. Over TCP, where forging is impossible, the case may be lost.
-func (s *Server) exchange(
-	ctx context.Context,
-	ask *dns.Msg,
-	network, resolver string,
-) (*dns.Msg, error) {
+func (s *Server) exchange(ctx context.Context, ask *dns.Msg,
+	network, resolver string) (*dns.Msg, error) {
 	ctx, cancel := s.cfg.Clock.WithTimeout(ctx, s.cfg.ForwardTimeout)
 	defer cancel()
 	conn, err := s.cfg.Dial(ctx, network, resolver)

@@ -113,11 +113,8 @@ func (z *zone) add(rr dns.RR) error {
 	case h.Class != dns.ClassINET:
 		return fmt.Errorf("record of class %s (only IN is served)", dns.Class(h.Class))
 	case z.soa == nil && !isSOA:
-		return fmt.Errorf(
-			"%s record of %s before the SOA (a zone file begins with its SOA record)",
-			dns.Type(h.Rrtype),
-			name,
-		)
+		return fmt.Errorf("%s record of %s before the SOA (a zone file begins with its SOA record)",
+			dns.Type(h.Rrtype), name)
 	case z.soa != nil && isSOA:
 		return fmt.Errorf("second SOA record, of %s (one zone per file)", name)
 	case h.Rrtype == dns.TypeDNAME:
@@ -186,11 +183,8 @@ func (n node) add(rr dns.RR) error {
 	if n[dns.TypeCNAME] != nil {
 		for t := range n {
 			if t != dns.TypeCNAME && t != dns.TypeRRSIG && t != dns.TypeNSEC {
-				return fmt.Errorf(
-					"%s has a CNAME record and a %s record (a CNAME stands alone)",
-					h.Name,
-					dns.Type(t),
-				)
+				return fmt.Errorf("%s has a CNAME record and a %s record (a CNAME stands alone)",
+					h.Name, dns.Type(t))
 			}
 		}
 	}

@@ -123,11 +123,8 @@ func (cfg *Config) complete() error {
 	case cfg.MaxConns < 0:
 		return fmt.Errorf("%d connections at most: the number is negative", cfg.MaxConns)
 	case cfg.MinRate < 0 || cfg.Grace < 0:
-		return fmt.Errorf(
-			"a floor of %d bytes per second after %v: one is negative",
-			cfg.MinRate,
-			cfg.Grace,
-		)
+		return fmt.Errorf("a floor of %d bytes per second after %v: one is negative", cfg.MinRate,
+			cfg.Grace)
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
 	cfg.MinRate = cmp.Or(cfg.MinRate, DefaultMinRate)
@@ -136,12 +133,8 @@ func (cfg *Config) complete() error {
 		cfg.MaxConns = connsForMemory()
 	}
 	if need := timeFor(piece, cfg.MinRate); cfg.Grace < need {
-		return fmt.Errorf(
-			"a grace time of %v: at %d bytes per second it is %v at least",
-			cfg.Grace,
-			cfg.MinRate,
-			need,
-		)
+		return fmt.Errorf("a grace time of %v: at %d bytes per second it is %v at least", cfg.Grace,
+			cfg.MinRate, need)
 	}
 	return nil
 }

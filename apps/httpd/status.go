@@ -67,12 +67,8 @@ func rows(page *bytes.Buffer, dec *json.Decoder, path string) {
 	}
 	delim, nested := tok.(json.Delim)
 	if !nested {
-		fmt.Fprintf(
-			page,
-			"<tr><td>%s</td><td>%s</td></tr>\n",
-			html.EscapeString(path),
-			html.EscapeString(fmt.Sprint(tok)),
-		)
+		fmt.Fprintf(page, "<tr><td>%s</td><td>%s</td></tr>\n", html.EscapeString(path),
+			html.EscapeString(fmt.Sprint(tok)))
 		return
 	}
 	for i := 0; dec.More(); i++ {

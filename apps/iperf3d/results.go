@@ -56,12 +56,6 @@ func (begin cpuTimes) percent(d time.Duration) (user, system float64) {
 	d = max(d, 1) // no NaN, which JSON does not have
 	now := readCPU()
 	return 100 * float64(
-			now.user-begin.user,
-		) / float64(
-			d,
-		), 100 * float64(
-			now.system-begin.system,
-		) / float64(
-			d,
-		)
+		now.user-begin.user,
+	) / float64(d), 100 * float64(now.system-begin.system) / float64(d)
 }

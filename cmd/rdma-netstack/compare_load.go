@@ -107,14 +107,8 @@ func closedLoop(
 }
 
 // oneClient warms up with one request, waits for the others, and then sends requests for d.
-func oneClient(
-	ctx context.Context,
-	s *contender,
-	open requester,
-	ready *sync.WaitGroup,
-	began <-chan time.Time,
-	d time.Duration,
-) (took []time.Duration, err error) {
+func oneClient(ctx context.Context, s *contender, open requester, ready *sync.WaitGroup,
+	began <-chan time.Time, d time.Duration) (took []time.Duration, err error) {
 	ask, stop, err := open(ctx, s)
 	if err == nil {
 		defer stop()
@@ -159,11 +153,8 @@ func httpRequester(size int) requester {
 // connections: entering the namespace takes longer than what is measured.
 func httpOnce(ctx context.Context, s *contender) (func() error, func(), error) {
 	const size = 100
-	request := fmt.Appendf(
-		nil,
-		"GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\nConnection: close\r\n\r\n",
-		size,
-	)
+	request := fmt.Appendf(nil,
+		"GET /-/bytes/%d HTTP/1.1\r\nHost: slice\r\nConnection: close\r\n\r\n", size)
 	wanted, opened := make(chan struct{}), make(chan dialResult)
 	go s.client.Do(func() error {
 		var d net.Dialer
@@ -262,11 +253,8 @@ func runWrk(path string) func(context.Context, *contender, time.Duration) (float
 		}
 		m := wrkRate.FindSubmatch(out.Bytes())
 		if err != nil || m == nil || bytes.Contains(out.Bytes(), []byte("Socket errors")) {
-			return 0, fmt.Errorf(
-				"wrk: %w: %s",
-				errors.Join(err, errors.New("not all was answered")),
-				out.Bytes(),
-			)
+			return 0, fmt.Errorf("wrk: %w: %s",
+				errors.Join(err, errors.New("not all was answered")), out.Bytes())
 		}
 		return strconv.ParseFloat(string(m[1]), 64)
 	}

@@ -55,24 +55,12 @@ func (all *comparison) print(f compareFlags, w io.Writer) error {
 	wins := map[string]int{}
 	for _, c := range all.rows {
 		wins[c.winner()]++
-		fmt.Fprintf(
-			w,
-			"  %-44s %10s %10s  %-10s  %s\n",
-			c.load.Name,
-			digits(c.Host),
-			digits(c.Slice),
-			c.load.Unit,
-			c.verdict(),
-		)
+		fmt.Fprintf(w, "  %-44s %10s %10s  %-10s  %s\n", c.load.Name, digits(c.Host),
+			digits(c.Slice), c.load.Unit, c.verdict())
 	}
-	fmt.Fprintf(
-		w,
+	fmt.Fprintf(w,
 		"\nThe slice is faster in %d, slower in %d and as fast, within %.0f %%, in %d.\n",
-		wins["slice"],
-		wins["host"],
-		even*100,
-		wins["even"],
-	)
+		wins["slice"], wins["host"], even*100, wins["even"])
 	_, err := io.WriteString(w, all.note)
 	return err
 }

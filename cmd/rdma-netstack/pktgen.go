@@ -127,14 +127,8 @@ func (f *pktgenFlags) send(ctx context.Context, out streams) (err error) {
 		})
 	})
 	frames, bytes, waits := sent(gens)
-	fmt.Fprintf(
-		out.stdout,
-		"sent %d frames, %d bytes in %v, ring full %d times\n",
-		frames,
-		bytes,
-		time.Since(start).Round(time.Millisecond),
-		waits,
-	)
+	fmt.Fprintf(out.stdout, "sent %d frames, %d bytes in %v, ring full %d times\n", frames, bytes,
+		time.Since(start).Round(time.Millisecond), waits)
 	return err
 }
 
@@ -207,13 +201,8 @@ func sent(gens []*rings.Generator) (frames, bytes, waits uint64) {
 
 // onQueues runs work for each queue in a goroutine of its own, and watch at the same time. When all
 // work is done, or one fails, everything ends.
-func onQueues(
-	ctx context.Context,
-	cancel context.CancelFunc,
-	n int,
-	work func(i int) error,
-	watch func(),
-) error {
+func onQueues(ctx context.Context, cancel context.CancelFunc, n int, work func(i int) error,
+	watch func()) error {
 	var watcher, workers sync.WaitGroup
 	errs := make([]error, n)
 	watcher.Go(watch)
@@ -286,25 +275,15 @@ func reportReceived(out streams, counters []*rings.Counter, stats dv.Stats) {
 		expected += n
 	}
 	if t.Marked > 0 {
-		fmt.Fprintf(
-			out.stdout,
-			"generated frames: %d of %d arrived (%d lost), %d out of order or doubled\n",
-			t.Marked,
-			expected,
-			expected-min(expected, t.Marked),
-			t.Late,
-		)
+		fmt.Fprintf(out.stdout,
+			"generated frames: %d of %d arrived (%d lost), %d out of order or doubled\n", t.Marked,
+			expected, expected-min(expected, t.Marked), t.Late)
 	}
 	var drops dv.RxDrops
 	for _, q := range stats.Rx {
 		drops.TooLong, drops.Error, drops.Malformed = drops.TooLong+q.Drops.TooLong,
 			drops.Error+q.Drops.Error, drops.Malformed+q.Drops.Malformed
 	}
-	fmt.Fprintf(
-		out.stdout,
-		"dropped by the driver: %d too long, %d in error, %d malformed\n",
-		drops.TooLong,
-		drops.Error,
-		drops.Malformed,
-	)
+	fmt.Fprintf(out.stdout, "dropped by the driver: %d too long, %d in error, %d malformed\n",
+		drops.TooLong, drops.Error, drops.Malformed)
 }

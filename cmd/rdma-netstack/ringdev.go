@@ -147,12 +147,6 @@ func everySecond(ctx context.Context, show func(took time.Duration)) {
 // rate prints one line of a second's progress.
 func rate(w io.Writer, what string, frames, bytes uint64, took time.Duration, more string) {
 	s := took.Seconds()
-	fmt.Fprintf(
-		w,
-		"%s %12.0f frames/s %9.3f Gbit/s%s\n",
-		what,
-		float64(frames)/s,
-		float64(bytes)*8/s/1e9,
-		more,
-	)
+	fmt.Fprintf(w, "%s %12.0f frames/s %9.3f Gbit/s%s\n", what, float64(frames)/s,
+		float64(bytes)*8/s/1e9, more)
 }

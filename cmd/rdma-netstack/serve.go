@@ -216,10 +216,8 @@ func (f *serveFlags) check(given func(flag string) bool) error {
 		return fmt.Errorf("--vlan %d: networks have numbers from 1 to 4094", f.vlan)
 	}
 	if f.dscp < 0 || f.dscp > 63 {
-		return fmt.Errorf(
-			"--dscp %d: code points are 0 to 63, such as 46 for expedited forwarding",
-			f.dscp,
-		)
+		return fmt.Errorf("--dscp %d: code points are 0 to 63, such as 46 for expedited forwarding",
+			f.dscp)
 	}
 	for _, l := range f.listen {
 		if _, _, err := net.SplitHostPort(l); err != nil {

@@ -64,11 +64,6 @@ func serveIperf3(ctx context.Context, f serveFlags, out streams) (err error) {
 		where.Port())); err != nil {
 		return err
 	}
-	return serveUntilDone(
-		ctx,
-		app,
-		s.ending(ctx, &f, log, nil),
-		func() error { return app.Serve(ln) },
-		func() error { return app.ServeUDP(pc) },
-	)
+	return serveUntilDone(ctx, app, s.ending(ctx, &f, log, nil),
+		func() error { return app.Serve(ln) }, func() error { return app.ServeUDP(pc) })
 }

@@ -122,13 +122,8 @@ func (p wireSpec) open() (wire.Wire, error) {
 
 // openSim makes the software NIC and connects it. undo closes what it opened, also when openSim
 // fails.
-func openSim(
-	s simFlags,
-	mtu int,
-	host []netip.Prefix,
-	log *slog.Logger,
-	undo *cleanup,
-) (*simnic.NIC, error) {
+func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger,
+	undo *cleanup) (*simnic.NIC, error) {
 	wire, err := parseWireSpec(s.wireFlag, s.wire)
 	if err != nil {
 		return nil, err
@@ -156,12 +151,8 @@ func openSim(
 }
 
 // connectSpec opens a wire, sets its interface up if it was made for the wire, and connects it.
-func connectSpec(
-	connect func(wire.Wire) error,
-	p wireSpec,
-	setup lab.Setup,
-	middle func(wire.Wire) (wire.Wire, error),
-) error {
+func connectSpec(connect func(wire.Wire) error, p wireSpec, setup lab.Setup,
+	middle func(wire.Wire) (wire.Wire, error)) error {
 	wire, err := p.open()
 	if err != nil || wire == nil {
 		return err

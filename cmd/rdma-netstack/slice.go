@@ -151,12 +151,8 @@ func (s *slice) String() string {
 	if h, ok := s.stack.HostStats(); ok {
 		return fmt.Sprintf("%s (the host's own on %s)", strings.Join(addrs, " and "), h.Netdev)
 	}
-	return fmt.Sprintf(
-		"%s (MAC %s, a slice of %s)",
-		strings.Join(addrs, " and "),
-		s.stack.HardwareAddr(),
-		s.about,
-	)
+	return fmt.Sprintf("%s (MAC %s, a slice of %s)", strings.Join(addrs, " and "),
+		s.stack.HardwareAddr(), s.about)
 }
 
 // status returns the part of the web server's status page besides its own counters. sim is nil on

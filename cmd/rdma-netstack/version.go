@@ -43,15 +43,8 @@ func printVersion(asJSON bool, out streams) error {
 	if b.Modified {
 		commit += " with changes"
 	}
-	_, err := fmt.Fprintf(
-		out.stdout,
-		"rdma-netstack %s%s, %s, %s, gVisor %s\n",
-		b.Version,
-		commit,
-		b.Go,
-		b.Platform,
-		b.GVisor,
-	)
+	_, err := fmt.Fprintf(out.stdout, "rdma-netstack %s%s, %s, %s, gVisor %s\n", b.Version, commit,
+		b.Go, b.Platform, b.GVisor)
 	return err
 }
 

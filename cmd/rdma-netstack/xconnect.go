@@ -106,22 +106,14 @@ func (f *xconnectFlags) xconnect(ctx context.Context, out streams) (err error) {
 		})
 	})
 	frames, bytes, dropped := forwarded(paths)
-	fmt.Fprintf(
-		out.stdout,
-		"forwarded %d frames, %d bytes, dropped %d because a ring was full\n",
-		frames,
-		bytes,
-		dropped,
-	)
+	fmt.Fprintf(out.stdout, "forwarded %d frames, %d bytes, dropped %d because a ring was full\n",
+		frames, bytes, dropped)
 	return err
 }
 
 // connect opens one or two devices and pairs their queues.
-func (f *xconnectFlags) connect(
-	ctx context.Context,
-	log *slog.Logger,
-	undo *cleanup,
-) ([]*path, string, error) {
+func (f *xconnectFlags) connect(ctx context.Context, log *slog.Logger,
+	undo *cleanup) ([]*path, string, error) {
 	a, err := f.open(ctx, log, undo)
 	if err != nil {
 		return nil, "", err
@@ -130,11 +122,8 @@ func (f *xconnectFlags) connect(
 		return f.pair(
 				a,
 				a,
-			), fmt.Sprintf(
-				"frames for %s on %s go back where they came from",
-				a.MAC(),
-				a.Name(),
-			), nil
+			), fmt.Sprintf("frames for %s on %s go back where they came from", a.MAC(),
+				a.Name()), nil
 	}
 	other := f.ringFlags
 	other.device, other.mac, other.sim = f.to, nil, simFlags{
@@ -146,13 +135,8 @@ func (f *xconnectFlags) connect(
 	if err != nil {
 		return nil, "", err
 	}
-	about := fmt.Sprintf(
-		"frames for %s on %s leave by %s, those for %s the other way",
-		a.MAC(),
-		a.Name(),
-		b.Name(),
-		b.MAC(),
-	)
+	about := fmt.Sprintf("frames for %s on %s leave by %s, those for %s the other way", a.MAC(),
+		a.Name(), b.Name(), b.MAC())
 	return append(f.pair(a, b), f.pair(b, a)...), about, nil
 }
 

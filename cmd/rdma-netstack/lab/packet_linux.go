@@ -46,10 +46,8 @@ func bindPort(fd, ifindex int) error {
 	}
 	var all [2]byte
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
-	return unix.Bind(
-		fd,
-		&unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]), Ifindex: ifindex},
-	)
+	return unix.Bind(fd,
+		&unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]), Ifindex: ifindex})
 }
 
 // Send sends one frame, from destination address to payload.

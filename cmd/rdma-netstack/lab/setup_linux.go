@@ -88,14 +88,8 @@ func Cable(a *Net, aName string, b *Net, bName string) error {
 		})
 	})
 	if err != nil {
-		return fmt.Errorf(
-			"make veth pair %s (in %s) and %s (in %s): %w",
-			aName,
-			a.name,
-			bName,
-			b.name,
-			err,
-		)
+		return fmt.Errorf("make veth pair %s (in %s) and %s (in %s): %w", aName, a.name, bName,
+			b.name, err)
 	}
 	return nil
 }

@@ -27,12 +27,8 @@ func (f *Forwarder) Forwarded() (frames, bytes, dropped uint64) {
 
 // Bounce forwards within one device, without copying: the NIC sends the buffer it received into.
 // The caller must lock the send queue.
-func (f *Forwarder) Bounce(
-	ctx context.Context,
-	rx *dv.RxQueue,
-	tx *dv.TxQueue,
-	pool *dv.Pool,
-) error {
+func (f *Forwarder) Bounce(ctx context.Context, rx *dv.RxQueue, tx *dv.TxQueue,
+	pool *dv.Pool) error {
 	return poll(ctx, rx, func(pkts []dv.Packet) { f.bounce(pkts, rx, tx, pool) })
 }
 

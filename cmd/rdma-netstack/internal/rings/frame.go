@@ -20,11 +20,8 @@ const magic = "rdpg"
 // appendix C.2.2), port 9.
 func Template(dst, src net.HardwareAddr, size int) ([]byte, error) {
 	if size < MinFrame {
-		return nil, fmt.Errorf(
-			"frames of %d bytes: at least %d are needed for the sequence number",
-			size,
-			MinFrame,
-		)
+		return nil, fmt.Errorf("frames of %d bytes: at least %d are needed for the sequence number",
+			size, MinFrame)
 	}
 	f := make([]byte, size)
 	copy(f, dst)

@@ -55,11 +55,8 @@ func free(uses []Use, pools []pool) (netip.Prefix, error) {
 			}
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf(
-		"no subnet is free: this machine uses all of %s to %s",
-		pools[0].from,
-		pools[len(pools)-1].from,
-	)
+	return netip.Prefix{}, fmt.Errorf("no subnet is free: this machine uses all of %s to %s",
+		pools[0].from, pools[len(pools)-1].from)
 }
 
 // after returns the first address of the next prefix of that length; not valid after the last one.

@@ -69,10 +69,8 @@ func routes(name map[int]string, except string) (uses []Use, err error) {
 			uses = append(uses, Use{p, fmt.Sprintf("there is a route to %s%s", p, over)})
 		}
 		for _, gw := range routers(r) {
-			uses = append(
-				uses,
-				Use{netip.PrefixFrom(gw, gw.BitLen()), fmt.Sprintf("the router %s is%s", gw, over)},
-			)
+			uses = append(uses,
+				Use{netip.PrefixFrom(gw, gw.BitLen()), fmt.Sprintf("the router %s is%s", gw, over)})
 		}
 	}
 	return uses, nil
