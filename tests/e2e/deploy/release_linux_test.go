@@ -187,11 +187,11 @@ func TestGoInstall(t *testing.T) {
 	publish(t, dir, proxy)
 	cache := strings.TrimSpace(do(t, dir, nil, "go", "env", "GOMODCACHE"))
 	do(t, dir, nil, "go", "mod", "download")
+	bin := t.TempDir()
 	env := []string{"GOPROXY=file://" + proxy + ",file://" + filepath.Join(cache, "cache/download"),
 		"GOFLAGS=-modcacherw", "GONOSUMDB=*", "GOPRIVATE=", "GOSUMDB=off", "CGO_ENABLED=0",
-		"GOMODCACHE=" + t.TempDir(), "GOBIN=" + t.TempDir(), "GOWORK=off"}
+		"GOMODCACHE=" + t.TempDir(), "GOBIN=" + bin, "GOWORK=off"}
 	do(t, t.TempDir(), env, "go", "install", module+"/cmd/rdma-netstack@"+release)
-	bin := strings.TrimPrefix(env[6], "GOBIN=")
 	out := do(t, "", nil, filepath.Join(bin, "rdma-netstack"), "version")
 	if !strings.HasPrefix(out, "rdma-netstack "+release+",") {
 		t.Errorf("the installed program says %s", out)
