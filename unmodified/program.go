@@ -65,6 +65,13 @@ func FromEnvironment(environ []string, logTo io.Writer, openSim OpenSim) *Progra
 	return p
 }
 
+// For returns a program whose stack is open already: for tests of what package net does on it.
+func For(st *stack.Stack, cfg *Config, log *slog.Logger) *Program {
+	p := &Program{cfg: cfg, log: log}
+	p.opened.Store(st)
+	return p
+}
+
 func newLogger(cfg *Config, to io.Writer) *slog.Logger {
 	switch {
 	case cfg == nil:

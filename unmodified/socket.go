@@ -142,10 +142,10 @@ func localAddresses(network string, port int) (all []string) {
 func (m *maker) dialTCP(local, remote net.Addr) (Socket, net.Conn, error) {
 	d := m.st.Dialer()
 	d.KeepAlive = -1 // package net sets it
-	d.LocalAddr = local
+	d.LocalAddr, d.ReusePort = local, m.standIn.reusesPort()
 	c, err := d.DialContext(m.ctx, m.q.network, remote.String())
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, unreachable(err)
 	}
 	t, ok := c.(*stack.TCPConn)
 	if !ok {
@@ -172,14 +172,33 @@ func (m *maker) openUDP(local, remote net.Addr) (Socket, error) {
 
 func (m *maker) openUDPConn(local, remote net.Addr) (*stack.UDPConn, error) {
 	if remote != nil {
-		laddr, _ := local.(*net.UDPAddr)
-		return m.st.DialUDP(m.q.network, laddr, remote.(*net.UDPAddr))
+		d := m.st.Dialer()
+		d.LocalAddr, d.ReusePort = local, m.standIn.reusesPort()
+		c, err := d.DialContext(m.ctx, m.q.network, remote.String())
+		if err != nil {
+			return nil, unreachable(err)
+		}
+		u, ok := c.(*stack.UDPConn)
+		if !ok { // the kernel would be asked before the stack is
+			c.Close()
+			return nil, os.NewSyscallError("connect", syscall.ENETUNREACH)
+		}
+		return u, nil
 	}
 	c, err := m.listenConfig().ListenPacket(m.ctx, m.q.network, addressText(local))
 	if err != nil {
 		return nil, err
 	}
 	return c.(*stack.UDPConn), nil
+}
+
+// unreachable makes ENETUNREACH, as the kernel returns, of addresses of another family than the
+// network's.
+func unreachable(err error) error {
+	if _, ok := errors.AsType[*net.AddrError](err); ok {
+		return os.NewSyscallError("connect", syscall.ENETUNREACH)
+	}
+	return err
 }
 
 func addressText(a net.Addr) string {

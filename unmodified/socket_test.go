@@ -24,13 +24,12 @@ import (
 
 // programOn is a program whose stack is st.
 func programOn(st *stack.Stack, change func(*Config)) *Program {
-	p := &Program{cfg: &Config{}, log: slog.New(slog.DiscardHandler)}
-	p.cfg.Stack.NIC.Device = "eth9"
+	cfg := &Config{}
+	cfg.Stack.NIC.Device = "eth9"
 	if change != nil {
-		change(p.cfg)
+		change(cfg)
 	}
-	p.opened.Store(st)
-	return p
+	return For(st, cfg, slog.New(slog.DiscardHandler))
 }
 
 func mustBeNil(t *testing.T, err error) {

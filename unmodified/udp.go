@@ -227,7 +227,13 @@ func (c *udpSocketConn) File() (*os.File, error) {
 
 // SetDeadline implements Socket.
 func (c *udpSocketConn) SetDeadline(t time.Time) error {
-	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+	if !c.several.Load() {
+		return bareError(c.c.SetDeadline(t))
+	}
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
 }
 
 func (c *udpSocketConn) LocalAddr() net.Addr  { return c.c.LocalAddr() }

@@ -224,7 +224,9 @@ func (b *builder) writeWorkspace(ctx context.Context, plan *Plan) error {
 				"vendor; those that rdma-netstack needs, too, come from the module cache", n))
 		}
 	}
-	space.use = append(space.use, b.Source)
+	if !slices.Contains(space.use, b.Source) {
+		space.use = append(space.use, b.Source)
+	}
 	file := filepath.Join(b.at, "go.work")
 	if err := writeFile(file, []byte(space.text())); err != nil {
 		return err

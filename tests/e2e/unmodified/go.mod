@@ -5,14 +5,14 @@ go 1.26.3
 require (
 	github.com/caddyserver/caddy/v2 v2.11.9
 	github.com/coder/websocket v1.8.15
-	github.com/coredns/coredns v1.15.0
+	github.com/coredns/coredns v1.14.7
 	github.com/eclipse/paho.mqtt.golang v1.5.1
 	github.com/gliderlabs/ssh v0.3.8
 	github.com/hashicorp/memberlist v0.7.0
 	github.com/miekg/dns v1.1.73
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pion/turn/v5 v5.1.3
-	github.com/quic-go/quic-go v0.65.0
+	github.com/quic-go/quic-go v0.63.0
 	github.com/rdma-netstack/rdma-netstack v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/tidwall/redcon v1.6.4
