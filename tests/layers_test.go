@@ -225,7 +225,8 @@ var layers = map[string]layer{
 	// a module of its own: the types of Kubernetes' API and kustomize are large
 	"tests/e2e/kubernetes": {others: []string{"k8s.io/api/", "sigs.k8s.io/"}},
 	"tests/e2e/unmodified/...": {
-		module: []string{"cmd/rdma-netstack/lab", "internal/overlay", "tests/e2e/services/world"},
+		module: []string{"cmd/rdma-netstack/lab", "dv", "internal/overlay", "stack",
+			"tests/e2e/services/world"},
 		others: untouched,
 	},
 	// Modules of their own, too: what they prove is that services neither know nor need gVisor.

@@ -157,9 +157,9 @@ func (o overlaid) DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, e
 	return call(o, func() (udpConn, error) { return kernel{}.DialUDP(network, laddr, raddr) })
 }
 
-// byKernel is the reason of what localhost has to do with.
-const byKernel = "localhost, and dials to no address, are the kernel's, whose listeners these are " +
-	"not; programs listen on both"
+// byKernel gives the reason where localhost has to do with it.
+const byKernel = "localhost, and dials to no address, are the kernel's, whose listeners these " +
+	"are not; programs listen on both"
 
 // byDesignOverlaid has the reasons for behaviours that differ through package net only.
 var byDesignOverlaid = map[string]string{

@@ -9,10 +9,10 @@ import (
 
 type echo struct{ gnet.BuiltinEventEngine }
 
-func (echo) OnTraffic(c gnet.Conn) gnet.Action {
+func (*echo) OnTraffic(c gnet.Conn) gnet.Action {
 	b, _ := c.Next(-1)
 	c.Write(b)
 	return gnet.None
 }
 
-func main() { log.Fatal(gnet.Run(echo{}, "tcp://:9000")) }
+func main() { log.Fatal(gnet.Run(&echo{}, "tcp://:9000")) }
