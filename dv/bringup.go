@@ -14,8 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
-// decide makes every choice that needs no device: sizes, MAC, key.
-func (d *Device) decide(t *target) (err error) {
+// makePlan makes every choice that needs no device: sizes, MAC, key.
+func (d *Device) makePlan(t *target) (err error) {
 	if d.plan, err = newPlan(&d.config, t.facts.MTU, os.Getpagesize()); err != nil {
 		return err
 	}
@@ -43,13 +43,13 @@ func (d *Device) decide(t *target) (err error) {
 // may be locked in memory.
 func (d *Device) fitInto(limit int) {
 	before := d.plan
-	if d.plan.shrink(&d.config, limit); d.plan == before || d.plan.pinned() > limit {
+	if d.plan.shrinkToBudget(&d.config, limit); d.plan == before || d.plan.pinnedBytes() > limit {
 		return
 	}
 	d.log.Warn("rings and buffers are smaller than usual, and bursts may be lost: no more memory "+
 		"may be locked (ulimit -l, systemd LimitMEMLOCK=)", "device", d.Name(),
-		"limit_bytes", limit, "pinned_bytes", d.plan.pinned(),
-		"pinned_bytes_usual", before.pinned(),
+		"limit_bytes", limit, "pinned_bytes", d.plan.pinnedBytes(),
+		"pinned_bytes_usual", before.pinnedBytes(),
 		"rx_ring", d.plan.rxEntries, "rx_ring_usual", before.rxEntries,
 		"tx_ring", d.plan.txBlocks, "tx_ring_usual", before.txBlocks,
 		"tx_buffer", d.plan.stage, "tx_buffer_usual", before.stage,
@@ -66,22 +66,22 @@ func (d *Device) bringUp(ctx context.Context, t *target) error {
 		do   func() error
 	}{
 		{"mapping memory", func() error {
-			return d.cleanup.run("map memory",
-				d.mapMemory, d.memory.free)
+			return d.cleanup.runStep("map memory",
+				d.mapMemory, d.memory.unmapAll)
 		}},
 		{"opening the RDMA context", func() error { return d.openContext(t) }},
 		{"asking for its capabilities", func() error { return d.checkDevice(t) }},
 		{"registering memory", d.registerMemory},
 		{"making send queues", d.makeTx},
 		{"making receive queues", d.makeRx},
-		{"steering frames to them", d.steer},
-		{"registering addresses", func() error { d.register(t); return nil }},
+		{"steering frames to them", d.createSteering},
+		{"registering addresses", func() error { d.registerMAC(t); return nil }},
 		{"following the netdev", func() error { d.followNetdev(t); return nil }},
 	} {
 		if err := context.Cause(ctx); err != nil {
 			return fmt.Errorf("before %s: %w", stage.name, err)
 		}
-		if err := d.timed(stage.name, stage.do); err != nil {
+		if err := d.timeStage(stage.name, stage.do); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func (d *Device) followNetdev(t *target) {
 		return
 	}
 	var w *netdev.Watcher
-	if err := d.cleanup.run("netdev", func() (err error) {
+	if err := d.cleanup.runStep("netdev", func() (err error) {
 		w, err = t.watch(func(i netdev.Interface) { d.SetNetdevMTU(i.MTU) })
 		return err
 	}, func() error { return w.Close() }); err != nil {
@@ -106,10 +106,10 @@ func (d *Device) followNetdev(t *target) {
 
 // mapMemory takes the memory. It is returned last of all, after the kernel has
 // let go of the device: only then does nobody know of it any more.
-func (d *Device) mapMemory() error { return d.memory.allocate(&d.plan) }
+func (d *Device) mapMemory() error { return d.memory.mapAll(&d.plan) }
 
 func (d *Device) openContext(t *target) error {
-	return d.cleanup.run("uverbs", func() error {
+	return d.cleanup.runStep("uverbs", func() error {
 		k, err := t.open()
 		if err != nil {
 			return err
@@ -141,12 +141,12 @@ func (d *Device) checkDevice(t *target) error {
 		return withKind(ErrNotMlx5, err)
 	}
 	d.linkUp.Store(port.Active())
-	d.outOfBuffer.open(d.config.Clock, func() (uint64, error) {
+	d.outOfBuffer.startCounting(d.config.Clock, func() (uint64, error) {
 		return d.context.PortCounter(d.port, "out_of_buffer")
 	})
 	d.caps = capsOf(&caps, &d.plan)
 	d.spread.Store(&spread{newToeplitz(d.config.RSSKey),
-		evenly(d.plan.active, logTable(caps, d.plan.rx))})
+		evenTable(d.plan.active, logTable(caps, d.plan.rx))})
 	return d.checkLimits(&caps)
 }
 
@@ -161,25 +161,26 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 		{"RxQueues", d.plan.rx, d.caps.MaxRxQueues},
 	} {
 		if l.want > l.have {
-			return errorf(ErrConfig, "%s is %d, this device has at most %d", l.name, l.want, l.have)
+			return errorOfKind(ErrConfig, "%s is %d, this device has at most %d", l.name, l.want,
+				l.have)
 		}
 	}
 	if d.config.StripVLAN && !caps.VLANStrip {
-		return errorf(ErrNotSupported,
+		return errorOfKind(ErrNotSupported,
 			"this device cannot take VLAN tags out of frames: do not set StripVLAN")
 	}
 	if d.config.EventFrames > 0 && caps.ModerationMaxCount == 0 {
-		return errorf(ErrNotSupported,
+		return errorOfKind(ErrNotSupported,
 			"this device cannot hold events back: do not set EventFrames")
 	}
 	if d.plan.rxWQE() > caps.MaxRecvDesc {
-		return errorf(ErrNotSupported,
+		return errorOfKind(ErrNotSupported,
 			"this device has receive descriptors of %d bytes, %d are needed for %d buffers per "+
 				"frame: set NoMultiSegment",
 			caps.MaxRecvDesc, d.plan.rxWQE(), d.plan.segs)
 	}
 	if d.plan.striding && !canStride(caps) {
-		return errorf(ErrNotSupported,
+		return errorOfKind(ErrNotSupported,
 			"this device has no receive rings of %d strides of %d bytes: do not set Striding",
 			strides, strideSize)
 	}
@@ -188,14 +189,14 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 
 // registerMemory registers the arena and makes the pool of its first part.
 func (d *Device) registerMemory() error {
-	if err := d.cleanup.run("protection domain", func() (err error) {
+	if err := d.cleanup.runStep("protection domain", func() (err error) {
 		d.pd, err = d.context.AllocPD()
 		return err
 	}, func() error { return d.pd.Close() }); err != nil {
 		return err
 	}
 	arena := d.memory.arena.Sub(0, d.plan.arenaBytes())
-	if err := d.cleanup.run("memory region", func() (err error) {
+	if err := d.cleanup.runStep("memory region", func() (err error) {
 		d.mr, err = d.pd.RegMR(arena, uverbs.AccessLocalWrite|uverbs.AccessRelaxedOrdering)
 		if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
 			err = withKind(ErrMemlock, err)
@@ -204,24 +205,26 @@ func (d *Device) registerMemory() error {
 	}, func() error { return d.mr.Close() }); err != nil {
 		return err
 	}
-	d.pool = newPool(d.memory.arena, d.mr.LKey, d.plan.frame, d.plan.frames())
+	d.pool = newPool(d.memory.arena, d.mr.LKey, d.plan.frame, d.plan.frameCount())
 	switch {
 	case d.plan.striding:
-		d.pool.share()
+		d.pool.makeShared()
 	case d.plan.segs > 1:
-		d.pool.chain()
+		d.pool.makeChainable()
 	}
 	return nil
 }
 
 func (d *Device) makeTx() error {
 	for i := range d.plan.tx {
-		p := &txKernelObjects{d: d, ring: d.memory.ring(d.plan.sqBytes()), rec: d.memory.record(),
-			cqMem: d.memory.ring(d.plan.txCQBytes()), cqRec: d.memory.record()}
+		p := &txKernelObjects{d: d, ring: d.memory.nextRing(d.plan.sqBytes()),
+			rec:   d.memory.nextRecord(),
+			cqMem: d.memory.nextRing(d.plan.txCQBytes()), cqRec: d.memory.nextRecord()}
 		p.q = newTxQueue(i, d.plan.txBlocks, p.ring, p.rec, d.pool, d.stageOf(i), d.txLimits())
-		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
+		p.q.queueControl, p.q.log = d.queueControl(p.stopAndDestroy, p.createAndStart), d.log
 		p.q.recovery = newRecovery(d.config.Clock)
-		if err := d.cleanup.run(fmt.Sprintf("send queue %d", i), p.start, p.halt); err != nil {
+		if err := d.cleanup.runStep(fmt.Sprintf("send queue %d", i), p.createAndStart,
+			p.stopAndDestroy); err != nil {
 			return err
 		}
 		d.tx, d.txObjects = append(d.tx, p.q), append(d.txObjects, p)
@@ -239,18 +242,20 @@ func (d *Device) stageOf(i int) staging {
 
 func (d *Device) makeRx() error {
 	for i := range d.plan.rx {
-		p := &rxKernelObjects{d: d, ring: d.memory.ring(d.plan.rqBytes()), rec: d.memory.record(),
-			cqMem: d.memory.ring(d.plan.rxCQBytes())}
-		cq := newCompRing(p.cqMem, d.memory.record(), d.plan.rxCompletions())
+		p := &rxKernelObjects{d: d, ring: d.memory.nextRing(d.plan.rqBytes()),
+			rec:   d.memory.nextRecord(),
+			cqMem: d.memory.nextRing(d.plan.rxCQBytes())}
+		cq := newCompRing(p.cqMem, d.memory.nextRecord(), d.plan.rxCompletions())
 		p.q = d.newRx(i, p.ring, p.rec, cq)
 		p.q.cq.compressed = d.compression() != 0
-		p.q.queueControl, p.q.log = d.queueControl(p.halt, p.start), d.log
+		p.q.queueControl, p.q.log = d.queueControl(p.stopReception, p.startReception), d.log
 		p.q.recovery = newRecovery(d.config.Clock)
 		p.q.asleep = clock.NewAsleep(d.config.Clock)
 		p.q.haltFailed = p.haltFailed
 		p.wake = wakeTimers{clock: d.config.Clock, wake: p.q.Wake}
-		p.q.wakeAfter = p.wake.after
-		if err := d.cleanup.run(fmt.Sprintf("receive queue %d", i), p.make, p.destroy); err != nil {
+		p.q.wakeAfter = p.wake.wakeAfter
+		if err := d.cleanup.runStep(fmt.Sprintf("receive queue %d", i), p.createAndStart,
+			p.destroyAll); err != nil {
 			return err
 		}
 		d.rx, d.rxObjects = append(d.rx, p.q), append(d.rxObjects, p)
@@ -270,6 +275,6 @@ func (d *Device) newRx(i int, ring, rec *mmio.Region, cq compRing) *RxQueue {
 }
 
 func (d *Device) queueControl(halt, start func() error) queueControl {
-	return queueControl{halt: halt, start: start, fail: d.fail, linkUp: d.LinkUp, ended: d.Err,
+	return queueControl{halt: halt, start: start, fail: d.failWith, linkUp: d.LinkUp, ended: d.Err,
 		dumped: d.config.Dumped}
 }

@@ -12,20 +12,21 @@ func TestLedger(t *testing.T) {
 	did := func(s string) func() error { return func() error { log = append(log, s); return nil } }
 	bad := errors.New("bad")
 	fails := func() error { return bad }
-	if l.run("a", did("a"), did("undo a")) != nil || l.run("b", did("b"), fails) != nil {
+	if l.runStep("a", did("a"), did("undo a")) != nil || l.runStep("b", did("b"), fails) != nil {
 		t.Fatal("a step failed")
 	}
-	if err := l.run("c", fails, did("undo c")); !errors.Is(err, bad) || err.Error() != "c: bad" {
+	if err := l.runStep("c", fails, did("undo c")); !errors.Is(err,
+		bad) || err.Error() != "c: bad" {
 		t.Errorf("failed step: %v", err)
 	}
-	l.run("d", did("d"), did("undo d"))
-	if err := l.unwind(); !errors.Is(err, bad) || err.Error() != "undo b: bad" {
+	l.runStep("d", did("d"), did("undo d"))
+	if err := l.undoAll(); !errors.Is(err, bad) || err.Error() != "undo b: bad" {
 		t.Errorf("unwind: %v", err)
 	}
 	if want := []string{"a", "b", "d", "undo d", "undo a"}; !slices.Equal(log, want) {
 		t.Errorf("%v, want %v", log, want)
 	}
-	if err := l.unwind(); err != nil || len(log) != 5 {
+	if err := l.undoAll(); err != nil || len(log) != 5 {
 		t.Errorf("second unwind: %v, %v", err, log)
 	}
 }

@@ -44,9 +44,9 @@ func (c *Clock) Time(ticks uint64) time.Time {
 	}
 	after := (ticks - c.ticks) & c.mask
 	if after > c.mask/2 {
-		return c.at.Add(-c.span((c.ticks - ticks) & c.mask))
+		return c.at.Add(-c.tickSpan((c.ticks - ticks) & c.mask))
 	}
-	return c.at.Add(c.span(after))
+	return c.at.Add(c.tickSpan(after))
 }
 
 // wallTime returns a time stamp of the real-time format.
@@ -54,8 +54,8 @@ func wallTime(stamp uint64) time.Time {
 	return time.Unix(int64(stamp>>32), int64(uint32(stamp)))
 }
 
-// span returns how long n ticks are; at most as long as a Duration can be.
-func (c *Clock) span(n uint64) time.Duration {
+// tickSpan returns how long n ticks are; at most as long as a Duration can be.
+func (c *Clock) tickSpan(n uint64) time.Duration {
 	hi, lo := bits.Mul64(n, 1e6)
 	if c.khz == 0 || hi >= c.khz {
 		return 1<<63 - 1

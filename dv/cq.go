@@ -37,62 +37,62 @@ func newCompRing(mem, rec *mmio.Region, entries int) compRing {
 	return c
 }
 
-// ready returns how many of the next limit entries are ours. It looks at one word
+// countReady returns how many of the next limit entries are ours. It looks at one word
 // of each; their other bytes may be read when it returns.
-func (c *compRing) ready(limit int) int {
+func (c *compRing) countReady(limit int) int {
 	n, ci := 0, c.ci
 	for n < limit {
-		if _, ours := c.owned(ci); !ours {
+		if _, ours := c.ownedEntry(ci); !ours {
 			break
 		}
 		n, ci = n+1, ci+1
 	}
-	c.acquire(n)
+	c.acquireEntries(n)
 	return n
 }
 
-// owned reports whether the entry at index ci is ours, and the word that says so.
-func (c *compRing) owned(ci uint32) (own uint32, ours bool) {
+// ownedEntry reports whether the entry at index ci is ours, and the word that says so.
+func (c *compRing) ownedEntry(ci uint32) (own uint32, ours bool) {
 	own = c.mem.LoadBE32(int(ci&c.mask)*mlx5.CQESize + mlx5.CQEOwnWord)
 	return own, own>>4&0xf != uint32(mlx5.CQEInvalid) && own&1 == ci>>c.log&1
 }
 
-// acquire makes the other bytes of n > 0 entries found ours readable.
-func (c *compRing) acquire(n int) {
+// acquireEntries makes the other bytes of n > 0 entries found ours readable.
+func (c *compRing) acquireEntries(n int) {
 	if n > 0 {
 		mmio.FromDevice()
 	}
 }
 
-// next returns the entry at ci; it is ours if ready said so.
-func (c *compRing) next() *mlx5.CQE { return c.at(c.ci) }
+// entryAtCI returns the entry at ci; it is ours if ready said so.
+func (c *compRing) entryAtCI() *mlx5.CQE { return c.entryAt(c.ci) }
 
-// at returns the entry at index ci.
-func (c *compRing) at(ci uint32) *mlx5.CQE {
+// entryAt returns the entry at index ci.
+func (c *compRing) entryAt(ci uint32) *mlx5.CQE {
 	at := int(ci&c.mask) * mlx5.CQESize
 	return (*mlx5.CQE)(c.buf[at : at+mlx5.CQESize])
 }
 
-// publish tells the NIC how far we have read. It must precede publishing
+// publishCI tells the NIC how far we have read. It must precede publishing
 // buffers whose completions need the room.
-func (c *compRing) publish() {
+func (c *compRing) publishCI() {
 	c.rec.StoreBE32(mlx5.RecordConsumer, c.ci&mlx5.RecordIndexMask)
 }
 
-// skip passes over what is there, unread, and publishes that.
-func (c *compRing) skip() {
+// skipAll passes over what is there, unread, and publishes that.
+func (c *compRing) skipAll() {
 	// a full ring is one pass; a second look finds nothing, or what came meanwhile
 	for range 2 * (c.mask + 1) {
-		own, ours := c.owned(c.ci)
+		own, ours := c.ownedEntry(c.ci)
 		if !ours {
 			break
 		}
-		c.acquire(1)
+		c.acquireEntries(1)
 		n := uint32(0)
 		if c.compressed && own&0xfc == titleReceive {
-			n = blockLen(c.next(), c.mask+1)
+			n = blockLen(c.entryAtCI(), c.mask+1)
 		}
 		c.endBlock(max(1, n))
 	}
-	c.publish()
+	c.publishCI()
 }

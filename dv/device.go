@@ -84,12 +84,12 @@ type Device struct {
 // sentence that says what to do.
 func Open(ctx context.Context, cfg Config) (*Device, error) {
 	began := cfg.Clock.Now()
-	t, err := locate(&cfg)
+	t, err := locatePort(&cfg)
 	if err != nil {
 		return nil, err
 	}
 	t.took = cfg.Clock.Since(began)
-	return open(ctx, cfg, t)
+	return openTarget(ctx, cfg, t)
 }
 
 func newDevice(cfg Config, t *target) *Device {
@@ -105,16 +105,16 @@ func newDevice(cfg Config, t *target) *Device {
 	return d
 }
 
-// open is Open for a device that was found.
-func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
+// openTarget is Open for a device that was found.
+func openTarget(ctx context.Context, cfg Config, t *target) (*Device, error) {
 	d := newDevice(cfg, t)
-	err := d.timed("checking limits", func() error { return d.decide(t) })
+	err := d.timeStage("checking limits", func() error { return d.makePlan(t) })
 	if err == nil {
 		err = d.bringUp(ctx, t)
 	}
 	if err != nil {
 		err = asPermission(fmt.Errorf("open %s: %w", d.Name(), err))
-		if undo := d.cleanup.unwind(); undo != nil {
+		if undo := d.cleanup.undoAll(); undo != nil {
 			d.log.Warn("undoing a failed open", "device", d.Name(), "error", undo)
 		}
 		return nil, err
@@ -122,9 +122,9 @@ func open(ctx context.Context, cfg Config, t *target) (*Device, error) {
 	d.log.Info("device is up", "device", d.Name(), "netdev", d.Netdev(), "mac",
 		d.MAC().String(), "vlan", d.VLAN(),
 		"firmware", d.caps.Firmware, "rx", d.NumRx(), "tx", d.NumTx(),
-		"pinned_bytes", d.plan.pinned())
+		"pinned_bytes", d.plan.pinnedBytes())
 	d.log.Debug("opening a device takes time", "device", d.Name(), "took", d.Opening())
-	on, off := summary(d.Features())
+	on, off := featureSummary(d.Features())
 	d.log.Debug("features", "device", d.Name(), "on", on, "off", off)
 	return d, nil
 }
@@ -197,7 +197,7 @@ func (d *Device) SetNetdevMTU(bytes int) {
 func (d *Device) MTUChanged() <-chan struct{} { return d.mtuChanged }
 
 // PinnedBytes returns the memory that the NIC may write and read: frames, staging memory, rings.
-func (d *Device) PinnedBytes() int { return d.plan.pinned() }
+func (d *Device) PinnedBytes() int { return d.plan.pinnedBytes() }
 
 // NumRx returns the number of receive queues.
 func (d *Device) NumRx() int { return len(d.rx) }
@@ -221,7 +221,7 @@ func (d *Device) Caps() Caps { return d.caps }
 // to keep a connection on one queue.
 func (d *Device) QueueFor(f Flow) int {
 	s := d.spread.Load()
-	return s.queueOf(s.hash.hash(f))
+	return s.queueOf(s.hash.hashFlow(f))
 }
 
 // ActiveRxQueues returns how many receive queues get flows now, see Rebalance.
@@ -273,13 +273,15 @@ func (d *Device) Err() error {
 // Stop ends reception and sending: every RxQueue.Wait returns ErrClosed, every
 // Poll returns 0, every Post ErrClosed. Join the queues' owners then, and
 // Close. Stopping again does nothing.
-func (d *Device) Stop() { d.end(ErrClosed, signalStopped) }
+func (d *Device) Stop() { d.endOnce(ErrClosed, signalStopped) }
 
-// fail ends the device for a reason other than Stop.
-func (d *Device) fail(cause error) { d.end(fmt.Errorf("%w: %w", ErrFailed, cause), signalFailed) }
+// failWith ends the device for a reason other than Stop.
+func (d *Device) failWith(cause error) {
+	d.endOnce(fmt.Errorf("%w: %w", ErrFailed, cause), signalFailed)
+}
 
-// end records why the device is over, once, and tells every queue.
-func (d *Device) end(why error, signal uint32) {
+// endOnce records why the device is over, once, and tells every queue.
+func (d *Device) endOnce(why error, signal uint32) {
 	d.mu.Lock()
 	first := d.err == nil
 	if first {
@@ -291,10 +293,10 @@ func (d *Device) end(why error, signal uint32) {
 		d.log.Error("device failed", "device", d.Name(), "error", why)
 	}
 	for _, q := range d.tx {
-		q.signals.raise(signal)
+		q.signals.raiseBits(signal)
 	}
 	for _, q := range d.rx {
-		q.signals.raise(signal)
+		q.signals.raiseBits(signal)
 		q.Wake()
 	}
 }
@@ -314,7 +316,7 @@ func (d *Device) Close() error {
 		if failed := d.Err(); errors.Is(failed, ErrFailed) {
 			d.tellDumps(failed)
 		}
-		err := d.cleanup.unwind()
+		err := d.cleanup.undoAll()
 		if failed := d.Err(); err != nil && errors.Is(failed, ErrFailed) {
 			d.log.Warn("objects of the failed device could not be destroyed",
 				"device", d.Name(), "error", err)
@@ -354,8 +356,8 @@ func (d *Device) Opening() Opening {
 	return o
 }
 
-// timed runs one stage of Open and notes how long it took.
-func (d *Device) timed(name string, do func() error) error {
+// timeStage runs one stage of Open and notes how long it took.
+func (d *Device) timeStage(name string, do func() error) error {
 	var s OpeningStage
 	if d.context != nil {
 		c := d.context.Commands()
@@ -398,8 +400,8 @@ type cleanupStep struct {
 	undo func() error
 }
 
-// run runs create and remembers undo if it worked. The error names the step.
-func (l *cleanup) run(name string, create, undo func() error) error {
+// runStep runs create and remembers undo if it worked. The error names the step.
+func (l *cleanup) runStep(name string, create, undo func() error) error {
 	if err := create(); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -407,9 +409,9 @@ func (l *cleanup) run(name string, create, undo func() error) error {
 	return nil
 }
 
-// unwind undoes everything, last step first, and forgets it. A step that
+// undoAll undoes everything, last step first, and forgets it. A step that
 // fails does not stop the others; the errors come back joined.
-func (l *cleanup) unwind() error {
+func (l *cleanup) undoAll() error {
 	var errs []error
 	for i := len(l.steps) - 1; i >= 0; i-- {
 		if err := l.steps[i].undo(); err != nil {

@@ -56,13 +56,13 @@ func (d *Dump) WQEs() []DumpedWQE {
 	all := []DumpedWQE{}
 	for at := 0; at < len(d.wqes.mem); {
 		b := d.wqes.mem[at:]
-		slot := d.wqes.slot(at)
+		slot := d.wqes.slotCount(at)
 		if int32(d.pc-slot-d.wqes.entries) > 0 { // used again since
 			slot += d.wqes.entries
 		}
-		w, size, ok := d.describe(b, slot)
+		w, size, ok := d.describeWQE(b, slot)
 		if ok {
-			all = append(all, DumpedWQE{slot, d.state(slot), w})
+			all = append(all, DumpedWQE{slot, d.slotState(slot), w})
 		}
 		at += size
 	}
@@ -70,9 +70,9 @@ func (d *Dump) WQEs() []DumpedWQE {
 	return all
 }
 
-// describe reads the descriptor at b[0], and says how many bytes it takes; ok is false for a slot
-// where none starts.
-func (d *Dump) describe(b []byte, slot uint32) (w mlx5.WQE, size int, ok bool) {
+// describeWQE reads the descriptor at b[0], and says how many bytes it takes; ok is false for a
+// slot where none starts.
+func (d *Dump) describeWQE(b []byte, slot uint32) (w mlx5.WQE, size int, ok bool) {
 	if !d.send {
 		return mlx5.DescribeReceive(b[d.head:d.wqes.unit]), d.wqes.unit, true
 	}
@@ -83,7 +83,7 @@ func (d *Dump) describe(b []byte, slot uint32) (w mlx5.WQE, size int, ok bool) {
 	return w, mlx5.BBs(w.DS) * mlx5.BB, true
 }
 
-func (d *Dump) state(slot uint32) string {
+func (d *Dump) slotState(slot uint32) string {
 	switch {
 	case int32(slot-d.cc) < 0:
 		return dumpCompleted
@@ -114,8 +114,8 @@ type ringCopy struct {
 	entries uint32 // of the ring
 }
 
-// slot returns the count of the slot at mem[at].
-func (r *ringCopy) slot(at int) uint32 { return r.first + uint32(at/r.unit) }
+// slotCount returns the count of the slot at mem[at].
+func (r *ringCopy) slotCount(at int) uint32 { return r.first + uint32(at/r.unit) }
 
 // copyRing copies slots around cc of a ring whose last written slot is before pc.
 func copyRing(ring []byte, unit int, cc, pc uint32) ringCopy {
@@ -136,11 +136,11 @@ type copiedCQE struct {
 	cqe   mlx5.CQE
 }
 
-// dump copies the entries around ci. It is the owner's, but for the entries before ci, which the
-// NIC may write at any time: one that it does write meanwhile is left out.
-func (c *compRing) dump() (all []copiedCQE) {
+// copyAround copies the entries around ci. It is the owner's, but for the entries before ci, which
+// the NIC may write at any time: one that it does write meanwhile is left out.
+func (c *compRing) copyAround() (all []copiedCQE) {
 	n := min(DumpSlots, c.mask+1)
-	plain, title := c.plain(int(n / 2))
+	plain, title := c.fillPlain(int(n / 2))
 	fresh := uint32(plain)
 	if title {
 		fresh++
@@ -165,35 +165,36 @@ func (c *compRing) dump() (all []copiedCQE) {
 	return all
 }
 
-// dump copies what the queue has. It is the owner's.
-func (q *RxQueue) dump(why error) Dump {
+// takeDump copies what the queue has. It is the owner's.
+func (q *RxQueue) takeDump(why error) Dump {
 	return Dump{Queue: fmt.Sprintf("rx%d", q.index), Time: q.recovery.now(), Err: why,
 		head: q.head, cc: q.cc, posted: q.posted, pc: q.pc,
-		wqes: copyRing(q.ring, q.wqe, q.cc, q.pc), cqes: q.cq.dump()}
+		wqes: copyRing(q.ring, q.wqe, q.cc, q.pc), cqes: q.cq.copyAround()}
 }
 
-// dump copies what the queue has. It is the lock's holder's. A descriptor that is open is left out.
-func (q *TxQueue) dump(why error) Dump {
+// takeDump copies what the queue has. It is the lock's holder's. A descriptor that is open is left
+// out.
+func (q *TxQueue) takeDump(why error) Dump {
 	pc := q.pc
 	if q.mpw.ds > 0 {
 		pc = q.last
 	}
 	return Dump{Queue: fmt.Sprintf("tx%d", q.index), Time: q.recovery.now(), Err: why,
 		send: true, sqn: q.sqn, cc: q.cc, posted: q.rung, pc: pc,
-		wqes: copyRing(q.ring, mlx5.BB, q.cc, pc), cqes: q.cq.dump()}
+		wqes: copyRing(q.ring, mlx5.BB, q.cc, pc), cqes: q.cq.copyAround()}
 }
 
 // tellDump tells Config.Dumped why the queue is in error, and what it has.
 func (q *RxQueue) tellDump(cause string) {
 	if q.dumped != nil && q.recovery.dumpDue() {
-		q.dumped(q.dump(errors.New(cause)))
+		q.dumped(q.takeDump(errors.New(cause)))
 	}
 }
 
 // tellDump tells Config.Dumped why the queue is in error, and what it has.
 func (q *TxQueue) tellDump(cause string) {
 	if q.dumped != nil && q.recovery.dumpDue() {
-		q.dumped(q.dump(errors.New(cause)))
+		q.dumped(q.takeDump(errors.New(cause)))
 	}
 }
 
@@ -207,7 +208,7 @@ func (d *Device) Dump(ctx context.Context) (all []Dump, err error) {
 			q.Unlock()
 			return nil, err
 		}
-		all = append(all, q.dump(nil))
+		all = append(all, q.takeDump(nil))
 		q.Unlock()
 	}
 	for _, q := range d.rx {
@@ -224,7 +225,7 @@ func (d *Device) Dump(ctx context.Context) (all []Dump, err error) {
 func (d *Device) dumpRx(ctx context.Context, q *RxQueue) (Dump, error) {
 	answer := make(chan Dump, 1)
 	q.dumpTo.Store(&answer)
-	q.signals.raise(signalDump)
+	q.signals.raiseBits(signalDump)
 	q.Wake()
 	select {
 	case dump := <-answer:
@@ -240,7 +241,7 @@ func (d *Device) dumpRx(ctx context.Context, q *RxQueue) (Dump, error) {
 // answerDump does the owner's part of Device.Dump.
 func (q *RxQueue) answerDump() {
 	if answer := q.dumpTo.Swap(nil); answer != nil {
-		*answer <- q.dump(nil)
+		*answer <- q.takeDump(nil)
 	}
 }
 
@@ -250,9 +251,9 @@ func (d *Device) tellDumps(why error) {
 		return
 	}
 	for _, q := range d.tx {
-		d.config.Dumped(q.dump(why))
+		d.config.Dumped(q.takeDump(why))
 	}
 	for _, q := range d.rx {
-		d.config.Dumped(q.dump(why))
+		d.config.Dumped(q.takeDump(why))
 	}
 }

@@ -89,7 +89,7 @@ func TestTxDumpIsBounded(t *testing.T) {
 		must(t, r.q.Post(&TxPacket{Bufs: [][]byte{make([]byte, 200)}}))
 	}
 	r.q.Flush()
-	d := r.q.dump(nil)
+	d := r.q.takeDump(nil)
 	if all := d.WQEs(); len(all) != DumpSlots || all[0].Slot != 0 || all[31].Slot != 31 ||
 		all[31].State != dumpPosted || all[32].Slot != 224 || all[32].State != dumpPosted {
 		t.Errorf("%d, of which %+v and %+v", len(all), all[0], all[32])
@@ -98,10 +98,10 @@ func TestTxDumpIsBounded(t *testing.T) {
 	limits.mpw = 32
 	r = newTxRig(t, 64, 128<<10, limits)
 	must(t, r.q.Post(&TxPacket{Bufs: [][]byte{make([]byte, 60)}}))
-	d = r.q.dump(nil)
+	d = r.q.takeDump(nil)
 	sameLines(t, d.lines(0))
 	r.q.Flush()
-	d = r.q.dump(nil)
+	d = r.q.takeDump(nil)
 	sameLines(t, d.lines(0),
 		"wqe 0 posted ENHANCED_MPW 6 [{Inline:true ByteCount:60 LKey:0 Addr:0}]")
 }
@@ -134,7 +134,7 @@ func TestRxDump(t *testing.T) {
 // TestRxDumpOfStridingRing: the head of a descriptor is no segment.
 func TestRxDumpOfStridingRing(t *testing.T) {
 	r := newStrideRig(t, rigSlabs)
-	d := r.q.dump(nil)
+	d := r.q.takeDump(nil)
 	all := d.WQEs()
 	if len(all) != rigSlabs || len(all[0].Segments) != 1 || all[0].DS != 1 ||
 		all[0].Segments[0].ByteCount != slabSize {

@@ -62,8 +62,8 @@ func withKind(kind, err error) error {
 	return &refusal{kind, err, err.Error()}
 }
 
-// errorf returns a new error of a kind.
-func errorf(kind error, format string, args ...any) error {
+// errorOfKind returns a new error of a kind.
+func errorOfKind(kind error, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	return &refusal{kind, err, err.Error()}
 }
@@ -71,7 +71,7 @@ func errorf(kind error, format string, args ...any) error {
 // inInfiniBand returns the refusal of a port that runs the other protocol. linkType is its number
 // for mlxconfig.
 func inInfiniBand(device string, port uint8, linkType int) error {
-	return errorf(ErrInfiniBand,
+	return errorOfKind(ErrInfiniBand,
 		"port %d of %s is InfiniBand: set LINK_TYPE_P%d=ETH with mlxconfig and reboot", port,
 		device, linkType)
 }

@@ -13,11 +13,11 @@ func (d *Device) Tell(e uverbs.AsyncEvent) { d.onEvent(e) }
 
 func (d *Device) TxHandles(i int) (cq, qp uint64) {
 	g := d.txObjects[i].generation.Load()
-	return handle(handleTxCQ, i, g), handle(handleTxQP, i, g)
+	return objectHandle(handleTxCQ, i, g), objectHandle(handleTxQP, i, g)
 }
 
 func (d *Device) RxHandles(i int) (cq, wq uint64) {
-	return handle(handleRxCQ, i, 0), handle(handleRxWQ, i, 0)
+	return objectHandle(handleRxCQ, i, 0), objectHandle(handleRxWQ, i, 0)
 }
 
 // MicrosoftRSSKey is the key of the published test vectors ("Verifying the RSS

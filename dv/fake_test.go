@@ -102,7 +102,7 @@ func newRxRigOf(t testing.TB, entries, frames, size int) *rxRig {
 	r.q.queueControl = queueControl{
 		halt:  func() error { r.halts++; return r.haltErr },
 		start: func() error { r.starts++; r.next = 0; return nil },
-		fail:  func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
+		fail:  func(err error) { r.failure = err; r.q.signals.raiseBits(signalFailed) },
 		ended: func() error { return errors.Join(ErrFailed, r.failure) },
 
 		wakeAfter: func(_ wakeReason, pause time.Duration) { r.pauses = append(r.pauses, pause) },
@@ -155,7 +155,7 @@ func newTxRig(t testing.TB, blocks, stageSize int, limits txLimits) *txRig {
 	r.q.queueControl = queueControl{
 		halt:  func() error { r.halts++; return nil },
 		start: func() error { r.starts++; r.connect(); return nil },
-		fail:  func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
+		fail:  func(err error) { r.failure = err; r.q.signals.raiseBits(signalFailed) },
 		ended: func() error { return errors.Join(ErrFailed, r.failure) },
 
 		linkUp: func() bool { return !r.linkDown },

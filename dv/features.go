@@ -17,8 +17,8 @@ type Feature struct {
 	Why string
 }
 
-// feature is Feature in the making: on, unless one of its obstacles is there.
-func feature(name, how string, obstacles ...obstacle) Feature {
+// newFeature is Feature in the making: on, unless one of its obstacles is there.
+func newFeature(name, how string, obstacles ...obstacle) Feature {
 	for _, o := range obstacles {
 		if o.there {
 			return Feature{name, false, o.why}
@@ -41,13 +41,13 @@ func (d *Device) Features() []Feature {
 // Probe is Features of the device that cfg would open. It asks the device and
 // its kernel and makes no queues and no rules: no frame is touched.
 func Probe(cfg Config) ([]Feature, error) {
-	t, err := locate(&cfg)
+	t, err := locatePort(&cfg)
 	if err != nil {
 		return nil, err
 	}
 	d := newDevice(cfg, t)
 	for _, stage := range []func() error{
-		func() error { return d.decide(t) },
+		func() error { return d.makePlan(t) },
 		func() error { return d.openContext(t) },
 		func() error { return d.checkDevice(t) },
 	} {
@@ -59,7 +59,7 @@ func Probe(cfg Config) ([]Feature, error) {
 	if err == nil {
 		features = d.Features()
 	}
-	if err = errors.Join(err, d.cleanup.unwind()); err != nil {
+	if err = errors.Join(err, d.cleanup.undoAll()); err != nil {
 		return nil, asPermission(fmt.Errorf("ask %s: %w", d.Name(), err))
 	}
 	return features, nil
@@ -68,44 +68,44 @@ func Probe(cfg Config) ([]Feature, error) {
 func (d *Device) rxFeatures() []Feature {
 	caps, c := d.context.Caps(), &d.config
 	return []Feature{
-		feature("receive checksum", "result in Packet.Flags",
+		newFeature("receive checksum", "result in Packet.Flags",
 			obstacle{!d.caps.RxCsum, "device: no checksum offload on raw packet queues"}),
-		feature("receive spreading (RSS)", "by addresses and ports, or addresses",
+		newFeature("receive spreading (RSS)", "by addresses and ports, or addresses",
 			obstacle{d.plan.rx == 1, "choice: RxQueues is 1"}),
-		feature("completion compression", d.keeping(),
+		newFeature("completion compression", d.keptByMiniCQEs(),
 			obstacle{c.NoCompression, "choice: NoCompression is set"},
 			obstacle{caps.CQECompression == 0, "device: no compression of completions"},
 			obstacle{d.compression() == 0, "device: not in the format of this ring"}),
-		feature("striding receive ring", "several frames share a buffer",
+		newFeature("striding receive ring", "several frames share a buffer",
 			obstacle{!canStride(&caps), "device: no striding receive queues"},
 			obstacle{!c.Striding, "choice: Striding is not set"}),
-		feature("multi-segment receive", fmt.Sprintf("%d buffers of %d bytes per frame",
+		newFeature("multi-segment receive", fmt.Sprintf("%d buffers of %d bytes per frame",
 			d.plan.segs, d.plan.frame),
 			obstacle{c.Striding, "choice: Striding is set"},
 			obstacle{c.NoMultiSegment, "choice: NoMultiSegment is set"},
 			obstacle{d.plan.segs == 1, "choice: frames of this MTU fit one buffer"}),
-		feature("VLAN stripping", "tag in Packet.VLAN",
+		newFeature("VLAN stripping", "tag in Packet.VLAN",
 			obstacle{!c.StripVLAN && c.VLAN == 0, "choice: neither StripVLAN nor VLAN is set"},
 			obstacle{!d.stripsVLAN(), "device: cannot; tags are taken out in software"}),
-		feature("VLAN steering", fmt.Sprintf("only frames of network %d", c.VLAN),
+		newFeature("VLAN steering", fmt.Sprintf("only frames of network %d", c.VLAN),
 			obstacle{c.VLAN == 0, "choice: VLAN is not set"}),
-		feature("delay drop", "a frame waits for a buffer",
+		newFeature("delay drop", "a frame waits for a buffer",
 			obstacle{!c.DelayDrop, "choice: DelayDrop is not set"}),
-		feature("shared multicast", "Linux keeps its copy",
+		newFeature("shared multicast", "Linux keeps its copy",
 			obstacle{c.HostMode, "choice: HostMode leaves multicast to Linux"},
 			obstacle{!d.caps.SharedMulticast,
 				"device: rules cannot copy, and TakeMulticast is set"}),
-		feature("fragments left to Linux", "by a rule ahead of those by port",
+		newFeature("fragments left to Linux", "by a rule ahead of those by port",
 			obstacle{!c.HostMode, "choice: HostMode is not set"},
 			obstacle{!d.caps.RulesToLinux, "kernel: no rules that lead to Linux, or the device " +
 				"has none"}),
-		feature("event moderation", "by EventFrames and EventMicroseconds",
+		newFeature("event moderation", "by EventFrames and EventMicroseconds",
 			obstacle{caps.ModerationMaxCount == 0, "device: cannot hold events back"},
 			obstacle{c.EventFrames == 0, "choice: EventFrames is 0"}),
-		feature("receive timestamps", "Packet.Timestamp",
+		newFeature("receive timestamps", "Packet.Timestamp",
 			obstacle{caps.CoreClockKHz == 0 && !d.caps.RealTimeStamps,
 				"kernel: does not tell the rate of the clock"}),
-		feature("receive coalescing by the NIC (LRO)", "",
+		newFeature("receive coalescing by the NIC (LRO)", "",
 			obstacle{true,
 				"kernel: verbs cannot ask for it, only DEVX can; segments are merged in software " +
 					"instead"}),
@@ -115,24 +115,24 @@ func (d *Device) rxFeatures() []Feature {
 func (d *Device) txFeatures() []Feature {
 	caps, c := d.context.Caps(), &d.config
 	return []Feature{
-		feature("send checksum", "TxL3Csum and TxL4Csum",
+		newFeature("send checksum", "TxL3Csum and TxL4Csum",
 			obstacle{!d.caps.TxCsum, "device: no checksum offload on raw packet queues"}),
-		feature("segmentation (TSO)", "TxPacket.MSS",
+		newFeature("segmentation (TSO)", "TxPacket.MSS",
 			obstacle{d.caps.MaxTSO == 0, "device: does not segment"}),
-		feature("multi-packet send", "frames with the same flags share a descriptor",
+		newFeature("multi-packet send", "frames with the same flags share a descriptor",
 			obstacle{c.NoMultiPacketSend, "choice: NoMultiPacketSend is set"},
 			obstacle{!caps.EnhancedMPW, "device: no enhanced multi-packet send"},
 			obstacle{!d.caps.MultiPacketSend, "device: wants headers inline in every descriptor"}),
-		feature("VLAN insertion by the NIC", "",
+		newFeature("VLAN insertion by the NIC", "",
 			obstacle{true,
 				"kernel: verbs do not tell whether the device can; TxVLAN writes the tag into " +
 					"the frame"}),
-		feature("headers in the descriptor",
+		newFeature("headers in the descriptor",
 			fmt.Sprintf("%d bytes of each frame, as the device demands", d.caps.MinInline),
 			obstacle{d.caps.MinInline == 0, "device: does not demand it"}),
-		feature("relaxed ordering", "frames may be written to memory out of order",
+		newFeature("relaxed ordering", "frames may be written to memory out of order",
 			obstacle{!caps.OptionalMRAccess, "kernel: too old to be asked"}),
-		feature("BlueFlame", "a lone descriptor goes with its doorbell",
+		newFeature("BlueFlame", "a lone descriptor goes with its doorbell",
 			obstacle{caps.BFRegSize == 0, "device: doorbells cannot carry descriptors here"},
 			obstacle{!c.BlueFlame, "choice: BlueFlame is not set"},
 			obstacle{!d.context.WriteCombining(),
@@ -140,8 +140,8 @@ func (d *Device) txFeatures() []Feature {
 	}
 }
 
-// keeping says what compressed completions tell of each frame.
-func (d *Device) keeping() string {
+// keptByMiniCQEs says what compressed completions tell of each frame.
+func (d *Device) keptByMiniCQEs() string {
 	if d.plan.striding {
 		return "keeping the first stride"
 	}
@@ -154,9 +154,9 @@ func canStride(c *uverbs.DeviceCaps) bool {
 		c.MinLogStridesInWQE <= logStrides && c.MaxLogStridesInWQE >= logStrides
 }
 
-// summary returns the names of the features that are on, and those that are off with
+// featureSummary returns the names of the features that are on, and those that are off with
 // the reason.
-func summary(features []Feature) (on, off string) {
+func featureSummary(features []Feature) (on, off string) {
 	var lists [2][]string
 	for _, f := range features {
 		if f.On {

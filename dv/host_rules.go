@@ -38,7 +38,7 @@ type Hits struct{ Packets, Bytes uint64 }
 // frames come in, and takes some 100 us of the firmware's time.
 func (d *Device) AddRule(r HostRule) (*Rule, error) {
 	if !d.config.HostMode {
-		return nil, errorf(ErrConfig, "%s takes its frames by MAC: set HostMode for rules by "+
+		return nil, errorOfKind(ErrConfig, "%s takes its frames by MAC: set HostMode for rules by "+
 			"address and port", d.Name())
 	}
 	if err := r.Validate(); err != nil {
@@ -70,19 +70,19 @@ func (r *Rule) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.byPort = slices.DeleteFunc(h.byPort, func(o *Rule) bool { return o == r })
-	err := r.end()
+	err := r.closeLocked()
 	if errors.Is(r.d.Err(), ErrFailed) {
 		return nil // it went with the device
 	}
 	return err
 }
 
-// end is Close, with the lock held.
-func (r *Rule) end() error {
+// closeLocked is Close, with the lock held.
+func (r *Rule) closeLocked() error {
 	if r.flow == nil {
 		return nil
 	}
-	r.past = r.hits()
+	r.past = r.countHits()
 	err := r.flow.Close()
 	r.flow = nil
 	if r.counts != nil {
@@ -95,8 +95,8 @@ func (r *Rule) end() error {
 	return nil
 }
 
-// hits returns what the rule has matched so far. Called with the lock held.
-func (r *Rule) hits() Hits {
+// countHits returns what the rule has matched so far. Called with the lock held.
+func (r *Rule) countHits() Hits {
 	h := r.past
 	if r.counts != nil {
 		if packets, bytes, err := r.counts.Read(); err == nil {
@@ -107,11 +107,11 @@ func (r *Rule) hits() Hits {
 	return h
 }
 
-// attr returns the kernel's rule for r: for any unicast MAC, as the netdev's may change, and what
-// comes to another one with this address has been flooded by a switch. The tag is as in
+// flowAttrOf returns the kernel's rule for r: for any unicast MAC, as the netdev's may change, and
+// what comes to another one with this address has been flooded by a switch. The tag is as in
 // unicastRule.
-func (d *Device) attr(r HostRule, p Priority) uverbs.FlowAttr {
-	ports := uverbs.PortMatch{Dst: r.Port, DstMask: r.mask()}
+func (d *Device) flowAttrOf(r HostRule, p Priority) uverbs.FlowAttr {
+	ports := uverbs.PortMatch{Dst: r.Port, DstMask: r.portMask()}
 	specs := []uverbs.FlowSpec{d.anyUnicast().Spec(), addressSpec(r), ports.TCP()}
 	if r.Proto == protoUDP {
 		specs[2] = ports.UDP()
@@ -135,7 +135,7 @@ func addressSpec(r HostRule) uverbs.FlowSpec {
 
 // countedRule makes a rule to a target of h, with counters if the device and the kernel have them.
 func (d *Device) countedRule(h *hashed, r HostRule) (*uverbs.Flow, *uverbs.Counters, error) {
-	attr, target := d.attr(r, r.Priority), h.targets[r.class()]
+	attr, target := d.flowAttrOf(r, r.Priority), h.targets[r.targetClass()]
 	counts, err := d.context.CreateCounters()
 	if err != nil {
 		rule, err := target.CreateFlow(attr)
@@ -160,7 +160,8 @@ func (r *Rule) moveTo(h *hashed) error {
 	if r.rule.Priority == PriorityLinux {
 		return nil
 	}
-	before, err := h.targets[r.rule.class()].CreateFlow(r.d.attr(r.rule, r.rule.Priority-1))
+	before, err := h.targets[r.rule.targetClass()].CreateFlow(r.d.flowAttrOf(r.rule,
+		r.rule.Priority-1))
 	if err != nil {
 		return err
 	}
@@ -168,7 +169,7 @@ func (r *Rule) moveTo(h *hashed) error {
 	if err != nil {
 		return errors.Join(err, before.Close())
 	}
-	err = r.end()
+	err = r.closeLocked()
 	r.flow, r.counts = next, counts
 	return errors.Join(err, before.Close())
 }
@@ -194,7 +195,7 @@ func (h *hashed) closePorts() error {
 	defer h.mu.Unlock()
 	var errs []error
 	for _, r := range slices.Backward(h.byPort) {
-		errs = append(errs, r.end())
+		errs = append(errs, r.closeLocked())
 	}
 	h.byPort = nil
 	return errors.Join(errs...)
@@ -246,11 +247,11 @@ type HostRule struct {
 	Ports int
 }
 
-// ports is Ports with its default.
-func (r HostRule) ports() int { return max(r.Ports, 1) }
+// portCount is Ports with its default.
+func (r HostRule) portCount() int { return max(r.Ports, 1) }
 
-// mask returns the bits of a port that must be those of Port.
-func (r HostRule) mask() uint16 { return ^uint16(r.ports() - 1) }
+// portMask returns the bits of a port that must be those of Port.
+func (r HostRule) portMask() uint16 { return ^uint16(r.portCount() - 1) }
 
 // String says which frames these are: "TCP port 443 of 10.0.0.1".
 func (r HostRule) String() string {
@@ -261,10 +262,11 @@ func (r HostRule) String() string {
 	case protoUDP:
 		proto = "UDP"
 	}
-	if r.ports() == 1 {
+	if r.portCount() == 1 {
 		return fmt.Sprintf("%s port %d of %v", proto, r.Port, r.Addr)
 	}
-	return fmt.Sprintf("%s ports %d to %d of %v", proto, r.Port, int(r.Port)+r.ports()-1, r.Addr)
+	return fmt.Sprintf("%s ports %d to %d of %v", proto, r.Port, int(r.Port)+r.portCount()-1,
+		r.Addr)
 }
 
 // Validate says in one sentence what is wrong with r, or nil.
@@ -272,23 +274,26 @@ func (r HostRule) Validate() error {
 	n := r.Ports
 	switch {
 	case r.Priority >= hostPriorities:
-		return errorf(ErrConfig, "rule for %v: its priority is %v, the last is %v", r, r.Priority,
+		return errorOfKind(ErrConfig, "rule for %v: its priority is %v, the last is %v", r,
+			r.Priority,
 			PriorityBlock)
 	case r.Proto != protoTCP && r.Proto != protoUDP:
-		return errorf(ErrConfig, "rule for %v: only TCP (6) and UDP (17) have ports", r)
+		return errorOfKind(ErrConfig, "rule for %v: only TCP (6) and UDP (17) have ports", r)
 	case !r.Addr.IsValid() || r.Addr.Zone() != "" || r.Addr.Is4In6():
-		return errorf(ErrConfig, "rule for %v: give an IPv4 or IPv6 address, without a zone", r)
+		return errorOfKind(ErrConfig, "rule for %v: give an IPv4 or IPv6 address, without a zone",
+			r)
 	case r.Addr.IsUnspecified() || r.Addr.IsMulticast():
-		return errorf(ErrConfig, "rule for %v: give one address of the netdev", r)
-	case n < 0 || n > 1<<15 || n&(n-1) != 0 || int(r.Port)%r.ports() != 0 || r.Port == 0:
-		return errorf(ErrConfig, "rule for %d ports from %d on: give a power of two that divides "+
-			"the first port", n, r.Port)
+		return errorOfKind(ErrConfig, "rule for %v: give one address of the netdev", r)
+	case n < 0 || n > 1<<15 || n&(n-1) != 0 || int(r.Port)%r.portCount() != 0 || r.Port == 0:
+		return errorOfKind(ErrConfig,
+			"rule for %d ports from %d on: give a power of two that divides "+
+				"the first port", n, r.Port)
 	}
 	return nil
 }
 
-// class returns the number of the target, in the order of classes.
-func (r HostRule) class() int {
+// targetClass returns the number of the target, in the order of classes.
+func (r HostRule) targetClass() int {
 	i := 0
 	if r.Proto == protoUDP {
 		i++
@@ -318,22 +323,23 @@ func (d *Device) inUse(r HostRule, err error) error {
 func hostMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	switch {
 	case cfg.Promiscuous:
-		return nil, errorf(ErrConfig, "Promiscuous takes all frames, HostMode those of AddRule: "+
-			"set one of them")
+		return nil, errorOfKind(ErrConfig,
+			"Promiscuous takes all frames, HostMode those of AddRule: "+
+				"set one of them")
 	case f.Representor:
-		return nil, errorf(ErrNotSupported, "%s is the representor of a function behind the "+
+		return nil, errorOfKind(ErrNotSupported, "%s is the representor of a function behind the "+
 			"e-switch (switchdev): what a rule here takes is what that function sent, and not "+
 			"what came from outside; use the function's own netdev, or that of the uplink",
-			f.linux())
+			f.linuxName())
 	case cfg.MAC == nil && len(f.MAC) != macLen:
-		return nil, errorf(ErrMAC,
+		return nil, errorOfKind(ErrMAC,
 			"the MAC of the netdev of %s cannot be read, which may be in another network "+
 				"namespace: set MAC to it", f.Name)
 	case cfg.MAC == nil, bytes.Equal(cfg.MAC, f.MAC):
 		return bytes.Clone(f.MAC), nil
 	case len(f.MAC) == macLen || len(cfg.MAC) != macLen:
-		return nil, errorf(ErrMAC, "in host mode the MAC is that of %s, %v: leave MAC unset",
-			f.linux(), f.MAC)
+		return nil, errorOfKind(ErrMAC, "in host mode the MAC is that of %s, %v: leave MAC unset",
+			f.linuxName(), f.MAC)
 	}
 	return bytes.Clone(cfg.MAC), nil
 }
@@ -346,15 +352,16 @@ func (d *Device) steerByPort() error {
 	if err := d.classTargets(); err != nil {
 		return err
 	}
-	if err := d.cleanup.run("rules by port", func() error { return nil },
+	if err := d.cleanup.runStep("rules by port", func() error { return nil },
 		d.hashed.closePorts); err != nil {
 		return err
 	}
-	if err := d.leave("fragments", "the first of a datagram may be taken, and the datagram lost",
+	if err := d.leaveOrWarn("fragments",
+		"the first of a datagram may be taken, and the datagram lost",
 		func(m *uverbs.HeaderMatch) { m.Fragment = true }); err != nil || d.config.VLAN != 0 {
 		return err
 	}
-	return d.leave("frames with a VLAN tag", "a port's rule takes those of its address, too",
+	return d.leaveOrWarn("frames with a VLAN tag", "a port's rule takes those of its address, too",
 		func(m *uverbs.HeaderMatch) { m.Tagged = true })
 }
 
@@ -365,15 +372,15 @@ type leftRule struct {
 	flow  flow
 }
 
-// leave leaves frames to our MAC, those that which marks, to Linux while the device is open.
+// leaveOrWarn leaves frames to our MAC, those that which marks, to Linux while the device is open.
 // Where no rule can, it says in the log what that means.
-func (d *Device) leave(what, otherwise string, which func(*uverbs.HeaderMatch)) error {
+func (d *Device) leaveOrWarn(what, otherwise string, which func(*uverbs.HeaderMatch)) error {
 	l := &leftRule{what: what, match: func() uverbs.HeaderMatch {
-		m := headerMatch(d.unicast())
+		m := headerMatch(d.unicastMatch())
 		which(&m)
 		return m
 	}}
-	err := d.cleanup.run("rule for "+what, func() (err error) {
+	err := d.cleanup.runStep("rule for "+what, func() (err error) {
 		if l.flow, err = d.leaveToLinux(l.match()); err == nil {
 			d.left = append(d.left, l)
 		}
@@ -413,7 +420,7 @@ func headerMatch(m uverbs.EthMatch) uverbs.HeaderMatch {
 // headerMatch returns the frames of r among those of m, in the device's own format.
 func (r HostRule) headerMatch(m uverbs.EthMatch) uverbs.HeaderMatch {
 	h := headerMatch(m)
-	h.Proto, h.Port, h.PortMask = r.Proto, r.Port, r.mask()
+	h.Proto, h.Port, h.PortMask = r.Proto, r.Port, r.portMask()
 	h.IPVersion, h.Addr = 4, r.Addr.AsSlice()
 	if r.Addr.Is6() {
 		h.IPVersion = 6
@@ -444,16 +451,16 @@ func (d *Device) Rules() []RuleInfo {
 	}
 	list := slices.Clone(d.fixedRules)
 	for _, l := range d.left {
-		list = append(list, RuleInfo{Match: d.describe(l.what), To: toLinux})
+		list = append(list, RuleInfo{Match: d.describeMatch(l.what), To: toLinux})
 	}
 	for i := range h.rules {
-		c := classes()[i]
+		c := unicastClasses()[i]
 		list = append(list, RuleInfo{Priority: c.priority + h.priority, To: "queues",
-			Match: d.describe(c.name), Tag: d.flowTag})
+			Match: d.describeMatch(c.name), Tag: d.flowTag})
 	}
 	if h.other != nil {
 		list = append(list, RuleInfo{Priority: h.restPriority, To: "queue 0",
-			Match: d.describe(classOther().name), Tag: d.flowTag})
+			Match: d.describeMatch(classOther().name), Tag: d.flowTag})
 	}
 	for _, r := range h.byPort {
 		info := RuleInfo{Priority: uint16(r.rule.Priority), To: "queues", Tag: d.flowTag,
@@ -461,7 +468,7 @@ func (d *Device) Rules() []RuleInfo {
 		if r.rule.Priority == PriorityLinux {
 			info.To, info.Tag = toLinux, 0
 		}
-		hits := r.hits()
+		hits := r.countHits()
 		info.Packets, info.Bytes = hits.Packets, hits.Bytes
 		list = append(list, info)
 	}
@@ -474,15 +481,15 @@ func (d *Device) Rules() []RuleInfo {
 // toLinux is RuleInfo.To of a rule that leads to Linux.
 const toLinux = "Linux"
 
-// describe adds to what a rule matches what all of our MAC have in common.
-func (d *Device) describe(what string) string {
+// describeMatch adds to what a rule matches what all of our MAC have in common.
+func (d *Device) describeMatch(what string) string {
 	if d.config.Promiscuous {
 		return d.describeAny(what)
 	}
 	return d.inVLAN(fmt.Sprintf("%s, MAC %v", what, d.MAC()))
 }
 
-// describeAny is describe for rules of any unicast MAC.
+// describeAny is describeMatch for rules of any unicast MAC.
 func (d *Device) describeAny(what string) string { return d.inVLAN(what + ", MAC any unicast") }
 
 func (d *Device) inVLAN(what string) string {

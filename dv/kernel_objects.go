@@ -26,8 +26,8 @@ const (
 // generationMask gives the part of a generation that a handle has room for.
 const generationMask = 1<<24 - 1
 
-// handle names object kind of queue index, in its generation'th life.
-func handle(kind, index int, generation uint32) uint64 {
+// objectHandle names object kind of queue index, in its generation'th life.
+func objectHandle(kind, index int, generation uint32) uint64 {
 	return uint64(kind)<<56 | uint64(generation&generationMask)<<32 | uint64(uint32(index))
 }
 
@@ -48,26 +48,26 @@ type rxKernelObjects struct {
 	ring, rec, cqMem *mmio.Region
 }
 
-// make creates it all and starts reception into the ring. Time stamps are those of the free-running
-// clock, or real time if the device has nothing else, which only its refusal tells.
-func (p *rxKernelObjects) make() error {
+// createAndStart creates it all and starts reception into the ring. Time stamps are those of the
+// free-running clock, or real time if the device has nothing else, which only its refusal tells.
+func (p *rxKernelObjects) createAndStart() error {
 	caps := &p.d.caps
-	err := p.create()
+	err := p.createRings()
 	if caps.RealTimeStamps || !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
 	}
 	caps.RealTimeStamps = true
-	if p.create() == nil {
+	if p.createRings() == nil {
 		return nil
 	}
 	caps.RealTimeStamps = false // the refusal was about something else
 	return err
 }
 
-func (p *rxKernelObjects) create() (err error) {
+func (p *rxKernelObjects) createRings() (err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.destroy())
+			err = errors.Join(err, p.destroyAll())
 		}
 	}()
 	p.channel, p.cq, p.wq = nil, nil, nil
@@ -78,7 +78,7 @@ func (p *rxKernelObjects) create() (err error) {
 	if p.cq, err = d.context.CreateCQ(uverbs.CQAttr{
 		Entries: d.plan.rxCompletions(), Buf: p.cqMem, DBR: q.cq.rec, Channel: p.channel,
 		Vector:      uint32(q.index) % max(1, d.context.Caps().CompVectors),
-		UserHandle:  handle(handleRxCQ, q.index, 0),
+		UserHandle:  objectHandle(handleRxCQ, q.index, 0),
 		Compression: d.compression(),
 		Timestamps:  !d.caps.RealTimeStamps, RealTime: d.caps.RealTimeStamps,
 	}); err != nil {
@@ -91,16 +91,17 @@ func (p *rxKernelObjects) create() (err error) {
 	}
 	if p.wq, err = d.pd.CreateWQ(uverbs.WQAttr{
 		CQ: p.cq, Entries: d.plan.rxRing(),
-		LogStride: uint32(bits.TrailingZeros(uint(d.plan.rxWQE()))), Striding: d.plan.strided(),
-		Buf: p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
-		UserHandle: handle(handleRxWQ, q.index, 0), VLANStrip: d.stripsVLAN(),
+		LogStride: uint32(bits.TrailingZeros(uint(d.plan.rxWQE()))),
+		Striding:  d.plan.strideGeometry(),
+		Buf:       p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
+		UserHandle: objectHandle(handleRxWQ, q.index, 0), VLANStrip: d.stripsVLAN(),
 		DelayDrop: d.config.DelayDrop,
 	}); err != nil {
 		return err
 	}
 	q.waiter = waiter{channel: p.channel, page: p.cq.ArmPage,
 		register: p.cq.ArmOffset, cqn: p.cq.CQN}
-	if err = p.start(); err != nil {
+	if err = p.startReception(); err != nil {
 		return err
 	}
 	// not before: a NIC may ignore what the doorbell record says when the queue becomes ready
@@ -111,16 +112,16 @@ func (p *rxKernelObjects) create() (err error) {
 // rxUserIndex keeps the user indices of receive queues clear of send queues'.
 const rxUserIndex = 1 << 12
 
-func (p *rxKernelObjects) start() error {
+func (p *rxKernelObjects) startReception() error {
 	p.halted = false
 	return p.wq.Ready()
 }
 
-// halt stops reception. The NIC's state is RDY or ERR, depending on what went wrong, and the
-// firmware insists on being told which; a wrong one is a line in the kernel's log. No command asks
-// for it (linux include/uapi/rdma/ib_user_verbs.h), so it is what completions and events said. The
-// other one is tried, too: the ring may have failed since the last of them.
-func (p *rxKernelObjects) halt() error {
+// stopReception stops reception. The NIC's state is RDY or ERR, depending on what went wrong, and
+// the firmware insists on being told which; a wrong one is a line in the kernel's log. No command
+// asks for it (linux include/uapi/rdma/ib_user_verbs.h), so it is what completions and events said.
+// The other one is tried, too: the ring may have failed since the last of them.
+func (p *rxKernelObjects) stopReception() error {
 	if p.halted {
 		return nil
 	}
@@ -145,10 +146,10 @@ func (p *rxKernelObjects) haltFailed() (bool, error) {
 	return true, err
 }
 
-// destroy is for when the queue's owner has ended.
-func (p *rxKernelObjects) destroy() error {
+// destroyAll is for when the queue's owner has ended.
+func (p *rxKernelObjects) destroyAll() error {
 	var errs []error
-	p.wake.stop()
+	p.wake.stopAll()
 	if p.wq != nil {
 		errs = append(errs, p.wq.Close())
 	}
@@ -173,11 +174,11 @@ type txKernelObjects struct {
 	ring, rec, cqMem, cqRec *mmio.Region
 }
 
-// start makes completion queue and queue pair, and takes it to "ready to send".
-func (p *txKernelObjects) start() (err error) {
+// createAndStart makes completion queue and queue pair, and takes it to "ready to send".
+func (p *txKernelObjects) createAndStart() (err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.halt())
+			err = errors.Join(err, p.stopAndDestroy())
 		}
 	}()
 	d, q := p.d, p.q
@@ -185,14 +186,14 @@ func (p *txKernelObjects) start() (err error) {
 	q.cq = newCompRing(p.cqMem, p.cqRec, d.plan.txBlocks)
 	if p.cq, err = d.context.CreateCQ(uverbs.CQAttr{
 		Entries: d.plan.txBlocks, Buf: p.cqMem, DBR: p.cqRec,
-		UserHandle: handle(handleTxCQ, q.index, generation),
+		UserHandle: objectHandle(handleTxCQ, q.index, generation),
 	}); err != nil {
 		return err
 	}
 	if p.qp, err = d.pd.CreateRawQP(uverbs.QPAttr{
 		CQ: p.cq, Entries: d.plan.txBlocks, SQBuf: p.ring, DBR: p.rec,
 		UserIndex:  uint32(q.index + 1),
-		UserHandle: handle(handleTxQP, q.index, generation),
+		UserHandle: objectHandle(handleTxQP, q.index, generation),
 	}); err != nil {
 		return err
 	}
@@ -201,9 +202,9 @@ func (p *txKernelObjects) start() (err error) {
 	return p.qp.ToReady(d.port)
 }
 
-// halt destroys them. It asks for the state first: the kernel resets the send queue from the
-// state that it last saw, and an error it has not seen makes that a failure in its log.
-func (p *txKernelObjects) halt() error {
+// stopAndDestroy destroys them. It asks for the state first: the kernel resets the send queue from
+// the state that it last saw, and an error it has not seen makes that a failure in its log.
+func (p *txKernelObjects) stopAndDestroy() error {
 	var errs []error
 	if p.qp != nil {
 		_, err := p.qp.Query()

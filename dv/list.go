@@ -48,17 +48,17 @@ func (i DeviceInfo) Device() string {
 
 // List returns the ports of the RDMA devices of this machine, by name, of each device the one first
 // that its name alone stands for. A machine without any gives an error that is ErrNoRDMA.
-func List() ([]DeviceInfo, error) { return thisHost().list() }
+func List() ([]DeviceInfo, error) { return thisHost().listPorts() }
 
-func (m *host) list() ([]DeviceInfo, error) {
-	nodes, err := m.nodes()
+func (m *host) listPorts() ([]DeviceInfo, error) {
+	nodes, err := m.listNodes()
 	if err != nil {
 		return nil, err
 	}
 	var infos []DeviceInfo
 	for i := range nodes {
 		nodes[i].ReadStates(m.root)
-		infos = append(infos, m.describe(&nodes[i])...)
+		infos = append(infos, m.describePorts(&nodes[i])...)
 	}
 	return infos, nil
 }
@@ -66,16 +66,16 @@ func (m *host) list() ([]DeviceInfo, error) {
 // Find returns the first port that is wanted and usable, in the order of List; of those that are
 // wanted but not usable, the last one's reason. If none is wanted the error is ErrNotFound. It asks
 // the firmware nothing.
-func Find(wanted func(DeviceInfo) bool) (DeviceInfo, error) { return thisHost().find(wanted) }
+func Find(wanted func(DeviceInfo) bool) (DeviceInfo, error) { return thisHost().findPort(wanted) }
 
-func (m *host) find(wanted func(DeviceInfo) bool) (DeviceInfo, error) {
-	nodes, err := m.nodes()
+func (m *host) findPort(wanted func(DeviceInfo) bool) (DeviceInfo, error) {
+	nodes, err := m.listNodes()
 	if err != nil {
 		return DeviceInfo{}, err
 	}
 	err = ErrNotFound
 	for i := range nodes {
-		for _, d := range m.describe(&nodes[i]) {
+		for _, d := range m.describePorts(&nodes[i]) {
 			switch {
 			case !wanted(d):
 			case d.Usable():
@@ -93,7 +93,7 @@ func (m *host) find(wanted func(DeviceInfo) bool) (DeviceInfo, error) {
 func Describe(device string) (DeviceInfo, error) { return thisHost().describeOne(device) }
 
 func (m *host) describeOne(device string) (DeviceInfo, error) {
-	nodes, err := m.nodes()
+	nodes, err := m.listNodes()
 	if err != nil {
 		return DeviceInfo{}, err
 	}
@@ -104,8 +104,8 @@ func (m *host) describeOne(device string) (DeviceInfo, error) {
 	return m.describePort(n, port), nil
 }
 
-// describe puts together what sysfs, netlink and our own checks say of each port.
-func (m *host) describe(n *node) (all []DeviceInfo) {
+// describePorts puts together what sysfs, netlink and our own checks say of each port.
+func (m *host) describePorts(n *node) (all []DeviceInfo) {
 	for _, port := range n.portNumbers() {
 		all = append(all, m.describePort(n, port))
 	}
@@ -116,18 +116,18 @@ func (m *host) describe(n *node) (all []DeviceInfo) {
 }
 
 func (m *host) describePort(n *node, port uint8) DeviceInfo {
-	name := n.netdev(port)
+	name := n.netdevOf(port)
 	info := DeviceInfo{
 		Name: n.IBDev, Node: n.Node, Firmware: n.Firmware, Type: n.HCAType, GUID: n.NodeGUID,
 		Netdev: name, Port: int(port), Ports: len(n.Ports), Representor: n.representors[name],
 	}
-	if p := n.port(port); p != nil {
+	if p := n.sysfsPort(port); p != nil {
 		info.LinkLayer, info.State, info.Rate = p.LinkLayer, p.State, p.Rate
 	}
-	t, err := m.target(n, port)
+	t, err := m.targetOf(n, port)
 	if err == nil {
 		info.MAC, info.MTU = t.facts.MAC, t.facts.MTU
-		err = t.ready()
+		err = t.checkUsable()
 	}
 	info.Why = err
 	return info
@@ -152,7 +152,7 @@ type Network struct {
 // about, too. Nothing is opened. A port without that interface there gives an error that is
 // ErrNotFound.
 func NetworkOf(cfg Config) (Network, error) {
-	t, err := locate(&cfg)
+	t, err := locatePort(&cfg)
 	if cfg.Kernel == nil && (errors.Is(err, ErrNoRDMA) || errors.Is(err, ErrNotMlx5)) {
 		t, err = &target{facts: PortFacts{Name: cfg.Device, Netdev: cfg.Device}}, nil
 	}
@@ -161,7 +161,7 @@ func NetworkOf(cfg Config) (Network, error) {
 	}
 	name := t.facts.Netdev
 	if name == "" {
-		return Network{}, errorf(ErrNotFound, "%s has no netdev in this network namespace",
+		return Network{}, errorOfKind(ErrNotFound, "%s has no netdev in this network namespace",
 			t.facts.Name)
 	}
 	i, err := netdev.ByName(name)

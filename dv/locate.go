@@ -56,8 +56,8 @@ type target struct {
 	watch func(changed func(netdev.Interface)) (*netdev.Watcher, error)
 }
 
-// ready says whether the port could be used as it is.
-func (t *target) ready() error {
+// checkUsable says whether the port could be used as it is.
+func (t *target) checkUsable() error {
 	if t.facts.Down {
 		return isDown(t.facts.Netdev)
 	}
@@ -66,26 +66,27 @@ func (t *target) ready() error {
 		return err
 	}
 	if limit, limited := t.lockable(); limited {
-		p.shrink(&Config{}, limit)
+		p.shrinkToBudget(&Config{}, limit)
 	}
 	return t.allowed(&p)
 }
 
 func isDown(netdev string) error {
-	return errorf(ErrDown, "netdev %s is down, and its port passes no frames: ip link set %s up",
+	return errorOfKind(ErrDown,
+		"netdev %s is down, and its port passes no frames: ip link set %s up",
 		netdev, netdev)
 }
 
-// locate finds what cfg names.
-func locate(cfg *Config) (*target, error) {
+// locatePort finds what cfg names.
+func locatePort(cfg *Config) (*target, error) {
 	if cfg.Kernel != nil {
-		return given(cfg), nil
+		return broughtTarget(cfg), nil
 	}
-	return thisHost().locate(cfg.Device)
+	return thisHost().locateName(cfg.Device)
 }
 
-// given returns the device that cfg brings along.
-func given(cfg *Config) *target {
+// broughtTarget returns the device that cfg brings along.
+func broughtTarget(cfg *Config) *target {
 	f := cfg.Facts
 	f.MTU = cmp.Or(f.MTU, defaultMTU)
 	f.Port = max(1, f.Port)
@@ -110,8 +111,8 @@ type node struct {
 	representors map[string]bool
 }
 
-// nodes lists the RDMA devices.
-func (m *host) nodes() ([]node, error) {
+// listNodes lists the RDMA devices.
+func (m *host) listNodes() ([]node, error) {
 	infos, err := uverbs.Discover(m.root)
 	if err != nil {
 		return nil, withKind(ErrNoRDMA, err)
@@ -133,15 +134,15 @@ func (m *host) nodes() ([]node, error) {
 	return nodes, nil
 }
 
-// locate finds the port called name: as an RDMA device, alone or with a port's number as in
+// locateName finds the port called name: as an RDMA device, alone or with a port's number as in
 // "mlx5_0/2", or as a netdev, by its name or an alternative one.
-func (m *host) locate(name string) (*target, error) {
+func (m *host) locateName(name string) (*target, error) {
 	if name == "" {
-		return nil, errorf(ErrConfig,
+		return nil, errorOfKind(ErrConfig,
 			"no device named: set Config.Device to an RDMA device (ls /sys/class/infiniband) or "+
 				"its netdev")
 	}
-	nodes, err := m.nodes()
+	nodes, err := m.listNodes()
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
@@ -149,10 +150,10 @@ func (m *host) locate(name string) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.target(n, port)
+	return m.targetOf(n, port)
 }
 
-// portCalled returns the port among nodes that has a name, as in locate.
+// portCalled returns the port among nodes that has a name, as in locateName.
 func (m *host) portCalled(name string, nodes []node) (*node, uint8, error) {
 	device, number, numbered := strings.Cut(name, "/")
 	for i := range nodes {
@@ -166,7 +167,7 @@ func (m *host) portCalled(name string, nodes []node) (*node, uint8, error) {
 		}
 		port, err := strconv.ParseUint(number, 10, 8)
 		if err != nil || port == 0 {
-			return nil, 0, errorf(ErrNotFound, "%q is no port of %s: name it %[2]s/1, or as "+
+			return nil, 0, errorOfKind(ErrNotFound, "%q is no port of %s: name it %[2]s/1, or as "+
 				"\"rdma link\" lists it", name, device)
 		}
 		return n, uint8(port), nil
@@ -180,28 +181,29 @@ func (m *host) portCalled(name string, nodes []node) (*node, uint8, error) {
 			return &nodes[i], port, nil
 		}
 	}
-	return nil, 0, m.unknown(name, nodes)
+	return nil, 0, m.unknownName(name, nodes)
 }
 
-// unknown says why name is none of nodes.
-func (m *host) unknown(name string, nodes []node) error {
+// unknownName says why name is none of nodes.
+func (m *host) unknownName(name string, nodes []node) error {
 	var have []string
 	for i := range nodes {
 		have = append(have, nodes[i].IBDev)
 	}
 	devices := strings.Join(have, ", ")
 	if _, err := m.iface(name); err == nil {
-		return errorf(ErrNoRDMA,
+		return errorOfKind(ErrNoRDMA,
 			"netdev %s has no RDMA device: it is not a port of an mlx5 NIC in this network "+
 				"namespace, or mlx5_ib is not loaded; RDMA devices here: %s",
 			name, devices)
 	}
-	return errorf(ErrNotFound, "no RDMA device or netdev is called %s; RDMA devices here: %s", name,
+	return errorOfKind(ErrNotFound, "no RDMA device or netdev is called %s; RDMA devices here: %s",
+		name,
 		devices)
 }
 
-// port returns what sysfs says about port num, nil if there is none.
-func (n *node) port(num uint8) *uverbs.PortInfo {
+// sysfsPort returns what sysfs says about port num, nil if there is none.
+func (n *node) sysfsPort(num uint8) *uverbs.PortInfo {
 	for i := range n.Ports {
 		if n.Ports[i].Num == int(num) {
 			return &n.Ports[i]
@@ -220,7 +222,7 @@ func (n *node) defaultPort() (uint8, error) {
 	}
 	var here []string
 	for _, p := range n.Ports {
-		name := n.netdev(uint8(p.Num))
+		name := n.netdevOf(uint8(p.Num))
 		if name != "" && !n.representors[name] {
 			return uint8(p.Num), nil
 		}
@@ -229,14 +231,15 @@ func (n *node) defaultPort() (uint8, error) {
 		}
 	}
 	if len(here) > 0 {
-		return 0, errorf(ErrNotFound, "%s has %d ports, and here are only representors of "+
+		return 0, errorOfKind(ErrNotFound, "%s has %d ports, and here are only representors of "+
 			"functions behind its e-switch (switchdev): %s; the uplink's netdev is in another "+
 			"network namespace: name its port, as %[1]s/N", n.IBDev, len(n.Ports),
 			strings.Join(here, ", "))
 	}
-	return 0, errorf(ErrNotFound, "%s has %d ports, and no netdev in this network namespace says "+
-		"which is the uplink: name one as %[1]s/%[3]d (\"rdma link\" where the netdevs are lists "+
-		"them)", n.IBDev, len(n.Ports), n.Ports[0].Num)
+	return 0, errorOfKind(ErrNotFound,
+		"%s has %d ports, and no netdev in this network namespace says "+
+			"which is the uplink: name one as %[1]s/%[3]d (\"rdma link\" where the netdevs are "+
+			"lists them)", n.IBDev, len(n.Ports), n.Ports[0].Num)
 }
 
 // firstPort returns the number of the first port.
@@ -265,14 +268,14 @@ func (n *node) portNumbers() []uint8 {
 	return all
 }
 
-// netdev returns the name of the port's interface. Netlink knows best. Sysfs knows
+// netdevOf returns the name of the port's interface. Netlink knows best. Sysfs knows
 // the interfaces behind the port's addresses, VLANs included, of which those of
 // the same bus device count; and a card with one port has one interface.
-func (n *node) netdev(port uint8) string {
+func (n *node) netdevOf(port uint8) string {
 	if name := n.rdma.Netdevs[port]; name != "" {
 		return name
 	}
-	if p := n.port(port); p != nil {
+	if p := n.sysfsPort(port); p != nil {
 		for _, name := range p.Netdevs {
 			if slices.Contains(n.Netdevs, name) {
 				return name
@@ -302,21 +305,21 @@ func (n *node) ownNetdevs() []string {
 // portOf returns the port whose netdev is called name, 0 if there is none.
 func (n *node) portOf(name string) uint8 {
 	for _, p := range n.Ports {
-		if n.netdev(uint8(p.Num)) == name {
+		if n.netdevOf(uint8(p.Num)) == name {
 			return uint8(p.Num)
 		}
 	}
 	return 0
 }
 
-// target makes port of n something to open, or says why it cannot be.
-func (m *host) target(n *node, port uint8) (*target, error) {
+// targetOf makes port of n something to open, or says why it cannot be.
+func (m *host) targetOf(n *node, port uint8) (*target, error) {
 	if n.rdma.Driver != 0 && n.rdma.Driver != uverbs.DriverMLX5 {
-		return nil, errorf(ErrNotMlx5,
+		return nil, errorOfKind(ErrNotMlx5,
 			"%s is a software or other RDMA device and has no raw packet queues: an mlx5 NIC "+
 				"(ConnectX-4 or later) is needed", n.IBDev)
 	}
-	if p := n.port(port); p != nil && p.LinkLayer == "InfiniBand" {
+	if p := n.sysfsPort(port); p != nil && p.LinkLayer == "InfiniBand" {
 		return nil, inInfiniBand(n.IBDev, port, n.LinkTypePort(int(port)))
 	}
 	switch err := n.Check(int(port)); {
@@ -327,13 +330,13 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	}
 	t := &target{driver: n.rdma.Driver, guid: n.NodeGUID, linkType: n.LinkTypePort(int(port)),
 		open: func() (uverbs.Kernel, error) { return m.open(n.Node) }}
-	t.allowed = func(p *plan) error { return m.allowed(n.IBDev, p) }
-	t.lockable = m.lockable
-	t.facts = PortFacts{Name: n.IBDev, Netdev: n.netdev(port), Port: port,
+	t.allowed = func(p *plan) error { return m.checkPrivileges(n.IBDev, p) }
+	t.lockable = m.lockableBytes
+	t.facts = PortFacts{Name: n.IBDev, Netdev: n.netdevOf(port), Port: port,
 		MTU: defaultMTU, Virtual: n.VF}
 	if t.facts.Netdev == "" { // in another network namespace, which hides it
 		t.addresses = func(log *slog.Logger) (AddressList, error) {
-			return commandList{log.With("device", n.IBDev), m.urgency(n)}, nil
+			return commandList{log.With("device", n.IBDev), m.registrationUrgency(n)}, nil
 		}
 		return t, nil
 	}
@@ -352,9 +355,9 @@ func (m *host) target(n *node, port uint8) (*target, error) {
 	return t, nil
 }
 
-// urgency returns how loudly to say that addresses are to be registered by hand: an e-switch needs
-// it, and is in front of virtual functions and of physical ones that have some.
-func (m *host) urgency(n *node) slog.Level {
+// registrationUrgency returns how loudly to say that addresses are to be registered by hand: an
+// e-switch needs it, and is in front of virtual functions and of physical ones that have some.
+func (m *host) registrationUrgency(n *node) slog.Level {
 	functions, err := os.ReadFile(filepath.Join("/", m.root, "sys/class/infiniband", n.IBDev,
 		"device/sriov_numvfs"))
 	if n.VF || err == nil && strings.TrimSpace(string(functions)) != "0" {
@@ -363,8 +366,8 @@ func (m *host) urgency(n *node) slog.Level {
 	return slog.LevelInfo
 }
 
-// lockable returns how many bytes this process may still lock in memory, if there is a limit.
-func (m *host) lockable() (bytes int, limited bool) {
+// lockableBytes returns how many bytes this process may still lock in memory, if there is a limit.
+func (m *host) lockableBytes() (bytes int, limited bool) {
 	env, err := m.env()
 	already := m.pinned()
 	if err != nil || env.IPCLock || env.Memlock > math.MaxInt {
@@ -373,25 +376,25 @@ func (m *host) lockable() (bytes int, limited bool) {
 	return int(env.Memlock - min(already, env.Memlock)), true
 }
 
-// allowed checks privileges and limits before the kernel is asked for anything.
-func (m *host) allowed(device string, p *plan) error {
+// checkPrivileges checks privileges and limits before the kernel is asked for anything.
+func (m *host) checkPrivileges(device string, p *plan) error {
 	env, err := m.env()
 	if err != nil {
 		return err
 	}
 	if !env.NetRaw {
-		return errorf(ErrPermission,
+		return errorOfKind(ErrPermission,
 			"raw queues on %s need CAP_NET_RAW: setcap cap_net_raw+ep on the program, docker "+
 				"--cap-add NET_RAW, or be root", device)
 	}
 	already := m.pinned()
-	if env.IPCLock || env.Memlock >= uint64(p.pinned())+already {
+	if env.IPCLock || env.Memlock >= uint64(p.pinnedBytes())+already {
 		return nil
 	}
 	const mib = 1 << 20
-	return errorf(ErrMemlock,
+	return errorOfKind(ErrMemlock,
 		"%s needs %.1f MiB of locked memory (this process has locked %.1f already), the limit is "+
 			"%.1f: raise it (ulimit -l, systemd LimitMEMLOCK=, docker --ulimit memlock=-1), "+
 			"grant CAP_IPC_LOCK, or use fewer or smaller queues",
-		device, float64(p.pinned())/mib, float64(already)/mib, float64(env.Memlock)/mib)
+		device, float64(p.pinnedBytes())/mib, float64(already)/mib, float64(env.Memlock)/mib)
 }

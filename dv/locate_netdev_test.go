@@ -29,7 +29,7 @@ func netvscTree(t *testing.T, driver string) *host {
 
 // Behind hv_netvsc only the function's own MAC is heard.
 func TestLocateNetvsc(t *testing.T) {
-	got, err := netvscTree(t, "hv_netvsc").locate("enp1s0v0")
+	got, err := netvscTree(t, "hv_netvsc").locateName("enp1s0v0")
 	if err != nil || got.facts.Netvsc != "eth0" {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -55,7 +55,7 @@ func TestLocateNetvsc(t *testing.T) {
 		}
 	}
 	// a bond takes broadcasts of its ports and leaves the switch alone
-	if got, err := netvscTree(t, "bonding").locate("enp1s0v0"); err != nil ||
+	if got, err := netvscTree(t, "bonding").locateName("enp1s0v0"); err != nil ||
 		got.facts.Netvsc != "" {
 		t.Errorf("lower device of a bond: %+v, %v", got, err)
 	}
@@ -72,7 +72,7 @@ type listOf struct {
 func TestLocateAddresses(t *testing.T) {
 	m := usual(t)
 	m.addresses = func(name string) (AddressList, error) { return listOf{netdev: name}, nil }
-	got, err := m.locate("mlx5_0")
+	got, err := m.locateName("mlx5_0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestLocateAddresses(t *testing.T) {
 		"sys/class/infiniband/mlx5_0/device/net")); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = m.locate("mlx5_0"); err != nil || got.facts.Netdev != "" {
+	if got, err = m.locateName("mlx5_0"); err != nil || got.facts.Netdev != "" {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if list, err := got.addresses(slog.New(slog.DiscardHandler)); err != nil ||

@@ -105,7 +105,7 @@ func usual(t *testing.T) *host {
 
 func TestLocate(t *testing.T) {
 	for _, name := range []string{"mlx5_0", "enp1s0f0"} {
-		got, err := usual(t).locate(name)
+		got, err := usual(t).locateName(name)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -116,7 +116,7 @@ func TestLocate(t *testing.T) {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}
-	if got, err := usual(t).locate("enp1s0v0"); err != nil || !got.facts.Virtual {
+	if got, err := usual(t).locateName("enp1s0v0"); err != nil || !got.facts.Virtual {
 		t.Errorf("virtual function: %+v, %v", got, err)
 	}
 }
@@ -130,7 +130,7 @@ func TestLocateGuestVF(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := m.locate("enp1s0f0")
+	got, err := m.locateName("enp1s0f0")
 	if err != nil || !got.facts.Virtual {
 		t.Fatalf("function without physfn: %+v, %v", got, err)
 	}
@@ -156,7 +156,7 @@ func TestLocateSecondPort(t *testing.T) {
 		os.WriteFile(filepath.Join(p, "link_layer"), []byte(layer), 0o644)
 	}
 	for _, name := range []string{"mlx5_0", "enp1s0f0"} {
-		got, err := m.locate(name)
+		got, err := m.locateName(name)
 		if err != nil || got.facts.Port != 2 || got.driver != uverbs.DriverMLX5 {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
@@ -219,9 +219,9 @@ func TestRefusals(t *testing.T) {
 			if c.change != nil {
 				c.change(m)
 			}
-			target, err := m.locate(c.device)
+			target, err := m.locateName(c.device)
 			if err == nil {
-				_, err = open(t.Context(), Config{}, target)
+				_, err = openTarget(t.Context(), Config{}, target)
 			}
 			if !errors.Is(err, c.want) {
 				t.Fatalf("%v is not %v", err, c.want)
@@ -236,7 +236,7 @@ func TestRefusals(t *testing.T) {
 
 func TestList(t *testing.T) {
 	m := usual(t)
-	list, err := m.list()
+	list, err := m.listPorts()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestList(t *testing.T) {
 		t.Errorf("facts %+v", i)
 	}
 	m.root = t.TempDir()
-	if _, err := m.list(); !errors.Is(err, ErrNoRDMA) {
+	if _, err := m.listPorts(); !errors.Is(err, ErrNoRDMA) {
 		t.Errorf("a machine without RDMA: %v", err)
 	}
 }
@@ -274,27 +274,28 @@ func TestFind(t *testing.T) {
 	named := func(name string) func(DeviceInfo) bool {
 		return func(d DeviceInfo) bool { return d.Netdev == name }
 	}
-	d, err := m.find(named("enp1s0v0"))
+	d, err := m.findPort(named("enp1s0v0"))
 	if err != nil || d.Name != "mlx5_2" || d.MTU != 1500 || d.State != "" || d.Rate != "" {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if _, err := m.find(named("ib0")); err == nil || !strings.Contains(err.Error(), "InfiniBand") {
+	if _, err := m.findPort(named("ib0")); err == nil || !strings.Contains(err.Error(),
+		"InfiniBand") {
 		t.Errorf("not usable: %v", err)
 	}
-	if _, err := m.find(named("eth9")); !errors.Is(err, ErrNotFound) {
+	if _, err := m.findPort(named("eth9")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("not there: %v", err)
 	}
-	nodes, err := m.nodes()
+	nodes, err := m.listNodes()
 	if err != nil || nodes[3].IBDev != "rxe0" || nodes[3].Ports[0].Netdevs != nil {
 		t.Errorf("the table of addresses was read: %+v, %v", nodes, err)
 	}
 	m.rdma = func(string) netdev.RDMAFacts { return netdev.RDMAFacts{} }
-	nodes, err = m.nodes()
+	nodes, err = m.listNodes()
 	if err != nil || len(nodes[3].Ports[0].Netdevs) != 1 {
 		t.Errorf("the table of addresses was not read: %+v, %v", nodes, err)
 	}
 	m.root = t.TempDir()
-	if _, err := m.find(named("enp1s0f0")); !errors.Is(err, ErrNoRDMA) {
+	if _, err := m.findPort(named("enp1s0f0")); !errors.Is(err, ErrNoRDMA) {
 		t.Errorf("a machine without RDMA: %v", err)
 	}
 }
@@ -317,12 +318,12 @@ func TestOpenUnderMemlock(t *testing.T) {
 			return uverbs.Environment{NetRaw: true, Memlock: tt.limit}, nil
 		}
 		m.pinned = func() uint64 { return tt.pinned }
-		target, err := m.locate("mlx5_0")
+		target, err := m.locateName("mlx5_0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		var log bytes.Buffer
-		_, err = open(t.Context(), Config{RxQueues: 1, TxQueues: 8,
+		_, err = openTarget(t.Context(), Config{RxQueues: 1, TxQueues: 8,
 			Logger: slog.New(slog.NewTextHandler(&log, nil))}, target)
 		said := strings.Count(log.String(), "rings and buffers are smaller than usual")
 		if errors.Is(err, ErrMemlock) != tt.refused || !tt.refused && !errors.Is(err, unix.ENXIO) ||
@@ -390,7 +391,7 @@ func TestLocateSwitchdev(t *testing.T) {
 		{"nothing here", "mlx5_0", nil, 0, "no netdev in this network namespace says"},
 		{"nothing here, by number", "mlx5_0/4", nil, 4, ""},
 	} {
-		got, err := switchdevTree(t, tt.here...).locate(tt.device)
+		got, err := switchdevTree(t, tt.here...).locateName(tt.device)
 		switch {
 		case tt.refused == "" && (err != nil || got.facts.Port != tt.port):
 			t.Errorf("%s: %+v, %v, want port %d", tt.name, got, err, tt.port)
@@ -399,7 +400,7 @@ func TestLocateSwitchdev(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %q", tt.name, got, err, tt.refused)
 		}
 	}
-	list, err := switchdevTree(t, all...).list()
+	list, err := switchdevTree(t, all...).listPorts()
 	var rows []string
 	for _, i := range list {
 		rows = append(rows, fmt.Sprint(i.Device(), " ", i.Netdev, " ", i.Representor))
@@ -409,7 +410,7 @@ func TestLocateSwitchdev(t *testing.T) {
 	if got := strings.Join(rows, "|"); err != nil || got != want {
 		t.Errorf("listed %s, %v, want %s", got, err, want)
 	}
-	first, err := switchdevTree(t, all...).find(func(DeviceInfo) bool { return true })
+	first, err := switchdevTree(t, all...).findPort(func(DeviceInfo) bool { return true })
 	if err != nil || first.Netdev != "enp1s0f0np0" {
 		t.Errorf("found first: %+v, %v", first, err)
 	}
@@ -437,7 +438,7 @@ func TestLinkTypeOfSecondFunction(t *testing.T) {
 		tr["sys/0000:65:02.3/physfn"] = "-> ../0000:65:00.1"
 		m := usual(t)
 		m.root = tr.write(t)
-		if _, err := m.locate("mlx5_0"); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := m.locateName("mlx5_0"); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %s", name, err, tt.want)
 		}
 	}

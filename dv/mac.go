@@ -23,43 +23,46 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	case mac == nil && cfg.AllowNetdevMAC && len(f.MAC) == macLen:
 		return bytes.Clone(f.MAC), nil
 	case mac == nil && cfg.AllowNetdevMAC:
-		return nil, errorf(ErrMAC,
+		return nil, errorOfKind(ErrMAC,
 			"the MAC of the netdev of %s cannot be read, which may be in another network "+
 				"namespace: set MAC to it", f.Name)
 	case f.Netvsc != "" && (mac == nil || !bytes.Equal(mac, f.MAC)):
-		return nil, errorf(ErrMAC,
+		return nil, errorOfKind(ErrMAC,
 			"%s is the virtual function behind %s (hv_netvsc): the host's switch drops frames for "+
 				"MACs it does not know, and broadcasts arrive on %s, so a MAC of our own hears "+
 				"nobody; set AllowNetdevMAC to take the function's own MAC %v (Linux then "+
 				"receives no unicast by it)",
 			f.Name, f.Netvsc, f.Netvsc, f.MAC)
 	case mac == nil && f.Virtual:
-		return nil, errorf(ErrMAC,
+		return nil, errorOfKind(ErrMAC,
 			"%s is a virtual function, whose switch passes only the function's own MAC %v: set "+
 				"AllowNetdevMAC (%s then receives no unicast), or have the host switch its spoof "+
 				"check off and set another MAC",
-			f.Name, f.MAC, f.linux())
+			f.Name, f.MAC, f.linuxName())
 	case mac == nil:
 		return randomMAC(random.From(cfg.Random)), nil
 	case len(mac) != macLen:
-		return nil, errorf(ErrMAC, "MAC %v has %d bytes, an Ethernet address has 6", mac, len(mac))
+		return nil, errorOfKind(ErrMAC, "MAC %v has %d bytes, an Ethernet address has 6", mac,
+			len(mac))
 	case bytes.Equal(mac, make([]byte, macLen)):
-		return nil, errorf(ErrMAC, "MAC %v is no address: leave MAC unset for a random one", mac)
+		return nil, errorOfKind(ErrMAC, "MAC %v is no address: leave MAC unset for a random one",
+			mac)
 	case mac[0]&1 != 0:
-		return nil, errorf(ErrMAC,
+		return nil, errorOfKind(ErrMAC,
 			"MAC %v is a multicast or broadcast address: the lowest bit of the first byte must "+
 				"be 0", mac)
 	case bytes.Equal(mac, f.MAC) && !cfg.AllowNetdevMAC:
-		return nil, errorf(ErrMAC,
+		return nil, errorOfKind(ErrMAC,
 			"MAC %v is the address of %s itself, which would receive no unicast any more: leave "+
 				"MAC unset for a random one, or set AllowNetdevMAC if Linux does not need the port",
-			mac, f.linux())
+			mac, f.linuxName())
 	}
 	return bytes.Clone(mac), nil
 }
 
-// linux returns what to call the port's Linux interface, which may be in another network namespace.
-func (f *PortFacts) linux() string {
+// linuxName returns what to call the port's Linux interface, which may be in another network
+// namespace.
+func (f *PortFacts) linuxName() string {
 	if f.Netdev == "" {
 		return "the Linux interface of " + f.Name
 	}
@@ -81,7 +84,7 @@ func randomMAC(r random.Source) net.HardwareAddr {
 // 100 us of the firmware's time for each rule.
 func (d *Device) SetMAC(mac net.HardwareAddr) error {
 	if len(mac) != macLen || mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, macLen)) {
-		return errorf(ErrMAC, "MAC %v is no address of one Ethernet host", mac)
+		return errorOfKind(ErrMAC, "MAC %v is no address of one Ethernet host", mac)
 	}
 	h := &d.hashed
 	h.mu.Lock()
@@ -99,7 +102,7 @@ func (d *Device) SetMAC(mac net.HardwareAddr) error {
 		d.mac.Store(&before)
 		return fmt.Errorf("change the MAC of %s from %v to %v: %w", d.Name(), before, mac, err)
 	}
-	return d.relist(before)
+	return d.relistMAC(before)
 }
 
 // moveToMAC makes rules for the MAC that there is now, and then ends those before them.
@@ -111,8 +114,8 @@ func (d *Device) moveToMAC(h *hashed) error {
 		return nil // all MACs are ours, or none yet
 	}
 	next := &hashed{targets: h.targets, rest: h.rest}
-	if err := next.claim(d, h.priority, h.restPriority); err != nil {
-		return d.claimed(err)
+	if err := next.claimMAC(d, h.priority, h.restPriority); err != nil {
+		return d.explainClaimed(err)
 	}
 	past := &hashed{rules: h.rules, other: h.other}
 	h.rules, h.other = next.rules, next.other

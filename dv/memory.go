@@ -16,8 +16,8 @@ type deviceMemory struct {
 	records      int // doorbell records given out
 }
 
-// allocate maps everything p asks for.
-func (m *deviceMemory) allocate(p *plan) (err error) {
+// mapAll maps everything p asks for.
+func (m *deviceMemory) mapAll(p *plan) (err error) {
 	if m.arena, err = mmio.AllocHuge(p.arenaBytes()); err != nil {
 		return fmt.Errorf("frame buffers: %w", err)
 	}
@@ -28,20 +28,20 @@ func (m *deviceMemory) allocate(p *plan) (err error) {
 	return nil
 }
 
-// free unmaps everything. The NIC must not know of it any more.
-func (m *deviceMemory) free() error {
+// unmapAll unmaps everything. The NIC must not know of it any more.
+func (m *deviceMemory) unmapAll() error {
 	return errors.Join(m.arena.Close(), m.rings.Close())
 }
 
-// ring returns the next n bytes, a multiple of the page size.
-func (m *deviceMemory) ring(n int) *mmio.Region {
+// nextRing returns the next n bytes, a multiple of the page size.
+func (m *deviceMemory) nextRing(n int) *mmio.Region {
 	r := m.rings.Sub(m.used, n)
 	m.used += n
 	return r
 }
 
-// record returns the next doorbell record.
-func (m *deviceMemory) record() *mmio.Region {
+// nextRecord returns the next doorbell record.
+func (m *deviceMemory) nextRecord() *mmio.Region {
 	r := m.rings.Sub(m.records*recordStride, 8)
 	m.records++
 	return r
@@ -61,10 +61,10 @@ type staging struct {
 // stagingAlign keeps every piece on cache lines of its own.
 const stagingAlign = 64
 
-// alloc returns the offset of n contiguous bytes (n > 0, at most half of the
+// allocPiece returns the offset of n contiguous bytes (n > 0, at most half of the
 // memory), false if there is no room now. A piece that would run over the end
 // starts at the beginning instead, and what it skipped is freed with it.
-func (s *staging) alloc(n uint32) (uint32, bool) {
+func (s *staging) allocPiece(n uint32) (uint32, bool) {
 	n = (n + stagingAlign - 1) &^ (stagingAlign - 1)
 	at, skip := s.head&(s.size-1), uint32(0)
 	if at+n > s.size {
@@ -77,9 +77,9 @@ func (s *staging) alloc(n uint32) (uint32, bool) {
 	return at, true
 }
 
-// restart has the next piece come from the start of the memory, when none is in use: what was
-// written last time is likelier to be in the processor's caches.
-func (s *staging) restart() {
+// restartIfEmpty has the next piece come from the start of the memory, when none is in use: what
+// was written last time is likelier to be in the processor's caches.
+func (s *staging) restartIfEmpty() {
 	s.head += -s.head & (s.size - 1)
 	s.tail = s.head
 }

@@ -67,7 +67,7 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 		inline:    cmp.Or(cfg.TxInline, inlineMax),
 	}
 	p.active = cmp.Or(cfg.ActiveRxQueues, p.rx)
-	if err := p.check(cfg, portMTU); err != nil {
+	if err := p.checkSizes(cfg, portMTU); err != nil {
 		return p, err
 	}
 	p.frameLimit = p.mtu + frameOverhead
@@ -77,7 +77,7 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 		p.striding, p.frame = true, slabSize
 		p.spare = max(4, p.spare*p.strideBytes()/slabSize)
 	case !cfg.NoMultiSegment:
-		p.segs = segments(p.frameLimit)
+		p.segs = segmentsPerFrame(p.frameLimit)
 		p.spare *= p.segs
 		fallthrough
 	default:
@@ -87,7 +87,7 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	if cfg.MTU == 0 {
 		p.mtuLimit = min(max(p.mtu, p.segs*p.frame-frameOverhead), maxMTU)
 	}
-	p.shrink(cfg, pinnedBudget)
+	p.shrinkToBudget(cfg, pinnedBudget)
 	return p, nil
 }
 
@@ -95,8 +95,8 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 // longer ones are given several.
 const longestBuffer = 38 * cacheLine
 
-// segments returns how many buffers hold a frame of n bytes.
-func segments(n int) int {
+// segmentsPerFrame returns how many buffers hold a frame of n bytes.
+func segmentsPerFrame(n int) int {
 	segs := 1
 	for segs*longestBuffer < n {
 		segs *= 2
@@ -104,7 +104,7 @@ func segments(n int) int {
 	return segs
 }
 
-func (p *plan) check(cfg *Config, portMTU int) error {
+func (p *plan) checkSizes(cfg *Config, portMTU int) error {
 	for _, c := range []struct {
 		name         string
 		v, low, high int
@@ -126,12 +126,12 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 			if c.power {
 				kind = "a power of two"
 			}
-			return errorf(ErrConfig, "%s is %d and must be %s from %d to %d",
+			return errorOfKind(ErrConfig, "%s is %d and must be %s from %d to %d",
 				c.name, c.v, kind, c.low, c.high)
 		}
 	}
 	if cfg.EventFrames > 0 && cfg.EventMicroseconds == 0 {
-		return errorf(ErrConfig,
+		return errorOfKind(ErrConfig,
 			"EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never "+
 				"be told of",
 			cfg.EventFrames)
@@ -139,10 +139,10 @@ func (p *plan) check(cfg *Config, portMTU int) error {
 	return nil
 }
 
-// shrink halves what cfg left open until the plan fits a budget of so many bytes, or nothing
-// is left to halve.
-func (p *plan) shrink(cfg *Config, budget int) {
-	for p.pinned() > budget {
+// shrinkToBudget halves what cfg left open until the plan fits a budget of so many bytes, or
+// nothing is left to halve.
+func (p *plan) shrinkToBudget(cfg *Config, budget int) {
+	for p.pinnedBytes() > budget {
 		switch {
 		case cfg.TxBufferSize == 0 && p.stage > minStage &&
 			p.tx*p.stage >= p.rx*p.rxRing()*p.segs*p.frame:
@@ -174,7 +174,7 @@ func (p *plan) leastSpare() int {
 	return 64 * p.segs
 }
 
-func (p *plan) frames() int { return p.rx*p.rxRing()*p.segs + p.spare }
+func (p *plan) frameCount() int { return p.rx*p.rxRing()*p.segs + p.spare }
 
 // strideBytes returns the longest frame in whole strides.
 func (p *plan) strideBytes() int { return (p.frameLimit + strideSize - 1) &^ (strideSize - 1) }
@@ -205,8 +205,8 @@ func (p *plan) rxWQE() int {
 	return p.segs * mlx5.DataSegSize
 }
 
-// strided returns the geometry to tell the kernel; nil for a ring without strides.
-func (p *plan) strided() *uverbs.Striding {
+// strideGeometry returns the geometry to tell the kernel; nil for a ring without strides.
+func (p *plan) strideGeometry() *uverbs.Striding {
 	if !p.striding {
 		return nil
 	}
@@ -214,11 +214,11 @@ func (p *plan) strided() *uverbs.Striding {
 }
 
 // Bytes of the parts, in whole pages where the part is a ring.
-func (p *plan) arenaBytes() int { return p.pages(p.frames()*p.frame) + p.tx*p.stage }
-func (p *plan) rqBytes() int    { return p.pages(p.rxRing() * p.rxWQE()) }
-func (p *plan) rxCQBytes() int  { return p.pages(p.rxCompletions() * mlx5.CQESize) }
-func (p *plan) sqBytes() int    { return p.pages(p.txBlocks * mlx5.BB) }
-func (p *plan) txCQBytes() int  { return p.pages(p.txBlocks * mlx5.CQESize) }
+func (p *plan) arenaBytes() int { return p.pageBytes(p.frameCount()*p.frame) + p.tx*p.stage }
+func (p *plan) rqBytes() int    { return p.pageBytes(p.rxRing() * p.rxWQE()) }
+func (p *plan) rxCQBytes() int  { return p.pageBytes(p.rxCompletions() * mlx5.CQESize) }
+func (p *plan) sqBytes() int    { return p.pageBytes(p.txBlocks * mlx5.BB) }
+func (p *plan) txCQBytes() int  { return p.pageBytes(p.txBlocks * mlx5.CQESize) }
 
 // cacheLine gives the unit of frame buffers, in bytes. Their size is an odd
 // number of lines: with a power of two, all headers would fall on the same few
@@ -229,13 +229,13 @@ const cacheLine = 64
 const recordStride = 64
 
 // Each queue has two doorbell records: its own and its completion queue's.
-func (p *plan) recordBytes() int { return p.pages((p.rx + p.tx) * 2 * recordStride) }
+func (p *plan) recordBytes() int { return p.pageBytes((p.rx + p.tx) * 2 * recordStride) }
 
 func (p *plan) ringBytes() int {
 	return p.recordBytes() + p.rx*(p.rqBytes()+p.rxCQBytes()) + p.tx*(p.sqBytes()+p.txCQBytes())
 }
 
-// pinned returns the bytes the kernel will pin for all of it.
-func (p *plan) pinned() int { return p.arenaBytes() + p.ringBytes() }
+// pinnedBytes returns the bytes the kernel will pin for all of it.
+func (p *plan) pinnedBytes() int { return p.arenaBytes() + p.ringBytes() }
 
-func (p *plan) pages(n int) int { return (n + p.pageSize - 1) &^ (p.pageSize - 1) }
+func (p *plan) pageBytes(n int) int { return (n + p.pageSize - 1) &^ (p.pageSize - 1) }

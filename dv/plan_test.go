@@ -54,10 +54,10 @@ func TestPlanBudget(t *testing.T) {
 			}
 			t.Logf("%d queues, MTU %d: %.1f MiB, %d buffers, %d blocks, %d KiB staging a queue",
 				queues, mtu,
-				float64(p.pinned())/(1<<20), p.rxEntries, p.txBlocks, p.stage>>10)
+				float64(p.pinnedBytes())/(1<<20), p.rxEntries, p.txBlocks, p.stage>>10)
 			smallest := queues * (minRing*(p.segs*p.frame+80) + minRing*128 + minStage)
-			if p.pinned() > 32<<20 && smallest < 24<<20 {
-				t.Errorf("%d queues pin %d bytes", queues, p.pinned())
+			if p.pinnedBytes() > 32<<20 && smallest < 24<<20 {
+				t.Errorf("%d queues pin %d bytes", queues, p.pinnedBytes())
 			}
 		}
 	}
@@ -75,12 +75,13 @@ func TestPlanLockable(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p.shrink(&Config{}, limit)
+				p.shrinkToBudget(&Config{}, limit)
 				t.Logf("pages of %d, MTU %d, queues %v: %.2f MiB, rings %d, %d, stage %d KiB, "+
-					"spare %d", page, mtu, q, float64(p.pinned())/(1<<20), p.rxEntries, p.txBlocks,
-					p.stage>>10, p.spare)
-				if p.pinned() > limit || p.rxEntries < 2*minRing {
-					t.Errorf("queues %v: %d bytes, receive rings of %d", q, p.pinned(), p.rxEntries)
+					"spare %d", page, mtu, q, float64(p.pinnedBytes())/(1<<20), p.rxEntries,
+					p.txBlocks, p.stage>>10, p.spare)
+				if p.pinnedBytes() > limit || p.rxEntries < 2*minRing {
+					t.Errorf("queues %v: %d bytes, receive rings of %d", q, p.pinnedBytes(),
+						p.rxEntries)
 				}
 			}
 		}
@@ -88,7 +89,7 @@ func TestPlanLockable(t *testing.T) {
 	cfg := Config{RxQueueSize: 4096, TxQueueSize: 1024, TxBufferSize: 1 << 20, SpareFrames: 256}
 	p, err := newPlan(&cfg, 1500, 4096)
 	before := p
-	if p.shrink(&cfg, limit); err != nil || p != before {
+	if p.shrinkToBudget(&cfg, limit); err != nil || p != before {
 		t.Errorf("%+v, %v, asked for %+v", p, err, before)
 	}
 }

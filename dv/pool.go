@@ -56,7 +56,7 @@ func (p *Pool) Free() int {
 // TxQueue.PostFrame. false: the pool is empty.
 func (p *Pool) Get() (Frame, bool) {
 	var one [1]Frame
-	if p.get(one[:]) == 0 {
+	if p.takeFrames(one[:]) == 0 {
 		return NoFrame, false
 	}
 	return one[0], true
@@ -64,7 +64,7 @@ func (p *Pool) Get() (Frame, bool) {
 
 // Put gives a frame that the caller owns back to the pool, with those that a
 // long Packet has besides.
-func (p *Pool) Put(f Frame) { p.back([]Frame{f}) }
+func (p *Pool) Put(f Frame) { p.returnHolds([]Frame{f}) }
 
 // Bytes returns the whole of a frame that the caller owns.
 func (p *Pool) Bytes(f Frame) []byte {
@@ -72,27 +72,27 @@ func (p *Pool) Bytes(f Frame) []byte {
 	return p.buf[at : at+p.size : at+p.size]
 }
 
-// addr returns where the NIC finds frame f.
-func (p *Pool) addr(f Frame) uint64 { return p.base + uint64(f)*uint64(p.size) }
+// frameAddr returns where the NIC finds frame f.
+func (p *Pool) frameAddr(f Frame) uint64 { return p.base + uint64(f)*uint64(p.size) }
 
-// valid reports whether f is a frame of this pool.
-func (p *Pool) valid(f Frame) bool { return int(f) < p.count }
+// ownsFrame reports whether f is a frame of this pool.
+func (p *Pool) ownsFrame(f Frame) bool { return int(f) < p.count }
 
-// get moves up to len(dst) frames from the pool to the caller.
-func (p *Pool) get(dst []Frame) int {
+// takeFrames moves up to len(dst) frames from the pool to the caller.
+func (p *Pool) takeFrames(dst []Frame) int {
 	p.mu.Lock()
 	n := min(len(dst), len(p.free))
 	rest := len(p.free) - n
 	copy(dst, p.free[rest:])
 	p.free = p.free[:rest]
 	p.mu.Unlock()
-	p.hold(dst[:n]...)
+	p.holdFrames(dst[:n]...)
 	return n
 }
 
-// put moves src, which nobody else holds, from the caller to the pool. More frames than exist means
-// that one was given back twice: panics.
-func (p *Pool) put(src []Frame) {
+// returnFrames moves src, which nobody else holds, from the caller to the pool. More frames than
+// exist means that one was given back twice: panics.
+func (p *Pool) returnFrames(src []Frame) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.free)+len(src) > cap(p.free) {
@@ -101,16 +101,16 @@ func (p *Pool) put(src []Frame) {
 	p.free = append(p.free, src...)
 }
 
-// share makes the frames of a pool nobody has taken from yet ones that several
+// makeShared makes the frames of a pool nobody has taken from yet ones that several
 // can hold: each then goes back when the last holder has given it back.
-func (p *Pool) share() { p.shares = make([]atomic.Int32, p.count) }
+func (p *Pool) makeShared() { p.shares = make([]atomic.Int32, p.count) }
 
-// drop ends n holds on frame f, and reports whether they were the last.
-func (p *Pool) drop(f Frame, n int32) bool {
+// dropHolds ends n holds on frame f, and reports whether they were the last.
+func (p *Pool) dropHolds(f Frame, n int32) bool {
 	if p.shares == nil {
 		return true
 	}
-	if !p.valid(f) {
+	if !p.ownsFrame(f) {
 		panic(fmt.Sprintf("dv: frame %d given back, the pool has %d", f, p.count))
 	}
 	left := p.shares[f].Add(-n)
@@ -120,23 +120,23 @@ func (p *Pool) drop(f Frame, n int32) bool {
 	return left == 0
 }
 
-// back ends one hold on each frame of src, which is used as scratch memory.
-func (p *Pool) back(src []Frame) {
+// returnHolds ends one hold on each frame of src, which is used as scratch memory.
+func (p *Pool) returnHolds(src []Frame) {
 	if p.next != nil {
 		p.backChains(src)
 		return
 	}
 	free := src[:0]
 	for _, f := range src {
-		if p.drop(f, 1) {
+		if p.dropHolds(f, 1) {
 			free = append(free, f)
 		}
 	}
-	p.put(free)
+	p.returnFrames(free)
 }
 
-// hold makes the taker of frames of a shared pool their one holder.
-func (p *Pool) hold(frames ...Frame) {
+// holdFrames makes the taker of frames of a shared pool their one holder.
+func (p *Pool) holdFrames(frames ...Frame) {
 	if p.shares == nil {
 		return
 	}
@@ -145,19 +145,19 @@ func (p *Pool) hold(frames ...Frame) {
 	}
 }
 
-// chain makes the frames of a pool nobody has taken from yet ones that can be
+// makeChainable makes the frames of a pool nobody has taken from yet ones that can be
 // linked: the holder of the first of a chain holds all of it.
-func (p *Pool) chain() {
+func (p *Pool) makeChainable() {
 	p.next = make([]Frame, p.count)
 	for i := range p.next {
 		p.next[i] = NoFrame
 	}
 }
 
-// unchain takes f from the head of its chain and returns the rest: NoFrame if it
+// unchainFirst takes f from the head of its chain and returns the rest: NoFrame if it
 // was alone.
-func (p *Pool) unchain(f Frame) Frame {
-	if !p.valid(f) {
+func (p *Pool) unchainFirst(f Frame) Frame {
+	if !p.ownsFrame(f) {
 		panic(fmt.Sprintf("dv: frame %d given back, the pool has %d", f, p.count))
 	}
 	next := p.next[f]
@@ -173,18 +173,18 @@ func (p *Pool) backChains(src []Frame) {
 		for f != NoFrame {
 			some[n] = f
 			n++
-			if f = p.unchain(f); n == len(some) {
-				p.put(some[:])
+			if f = p.unchainFirst(f); n == len(some) {
+				p.returnFrames(some[:])
 				n = 0
 			}
 		}
 	}
-	p.put(some[:n])
+	p.returnFrames(some[:n])
 }
 
-// reaches reports whether the chain that begins with f has n bytes behind the
+// chainReaches reports whether the chain that begins with f has n bytes behind the
 // first off.
-func (p *Pool) reaches(f Frame, off, n int) bool {
+func (p *Pool) chainReaches(f Frame, off, n int) bool {
 	for n -= p.size - off; n > 0; n -= p.size {
 		if p.next == nil || p.next[f] == NoFrame {
 			return false

@@ -19,14 +19,14 @@ const (
 	signalDump                // of a receive queue: somebody waits for a Dump
 )
 
-// raise adds bits.
-func (a *ownerSignals) raise(bits uint32) { a.bits.Or(bits) }
+// raiseBits adds bits.
+func (a *ownerSignals) raiseBits(bits uint32) { a.bits.Or(bits) }
 
-// none reports whether there is no signal.
-func (a *ownerSignals) none() bool { return a.bits.Load() == 0 }
+// isClear reports whether there is no signal.
+func (a *ownerSignals) isClear() bool { return a.bits.Load() == 0 }
 
-// stopped reports whether the queue must not be used any more.
-func (a *ownerSignals) stopped() bool { return a.bits.Load()&(signalStopped|signalFailed) != 0 }
+// isStopped reports whether the queue must not be used any more.
+func (a *ownerSignals) isStopped() bool { return a.bits.Load()&(signalStopped|signalFailed) != 0 }
 
 // wantsReset reports whether a reset is due.
 func (a *ownerSignals) wantsReset() bool { return a.bits.Load()&signalReset != 0 }

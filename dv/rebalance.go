@@ -43,7 +43,7 @@ func (h *hashed) addTargets(d *Device, at []int) (err error) {
 	if h.table, err = d.context.CreateIndirectionTable(wqs, bits.Len(uint(len(at)))-1); err != nil {
 		return err
 	}
-	for _, c := range classes() {
+	for _, c := range unicastClasses() {
 		qp, err := d.pd.CreateRSSQP(uverbs.RSSAttr{Table: h.table,
 			Fields: c.fields, Key: d.config.RSSKey})
 		if err != nil {
@@ -54,10 +54,10 @@ func (h *hashed) addTargets(d *Device, at []int) (err error) {
 	return nil
 }
 
-// claim makes the rules for our MAC, at these priorities and those behind the first. The rule that
-// all our unicast matches comes first: if another device has an equal one, this one is refused
+// claimMAC makes the rules for our MAC, at these priorities and those behind the first. The rule
+// that all our unicast matches comes first: if another device has an equal one, this one is refused
 // before it has taken any frame.
-func (h *hashed) claim(d *Device, priority, rest uint16) error {
+func (h *hashed) claimMAC(d *Device, priority, rest uint16) error {
 	c := classOther()
 	c.priority = rest
 	other, err := h.rest.CreateFlow(d.unicastRule(c))
@@ -76,7 +76,7 @@ func (h *hashed) claim(d *Device, priority, rest uint16) error {
 
 // addRules leads the classes to their targets, the most particular first.
 func (h *hashed) addRules(d *Device) (err error) {
-	for i, c := range classes() {
+	for i, c := range unicastClasses() {
 		c.priority += h.priority
 		rule, err := h.targets[i].CreateFlow(d.unicastRule(c))
 		if err != nil {
@@ -139,7 +139,7 @@ func (h *hashed) closeTargets() error {
 // take the frames from those of the second at once; rules of the second wait
 // behind those of the first until these are gone.
 func (d *Device) Rebalance(weights []int) error {
-	at, err := shares(weights, len(d.rx), len(d.spread.Load().queueAt))
+	at, err := weightedTable(weights, len(d.rx), len(d.spread.Load().queueAt))
 	if err != nil {
 		return err
 	}
@@ -150,8 +150,9 @@ func (d *Device) Rebalance(weights []int) error {
 		return err
 	}
 	if d.takesOver(h) {
-		return errorf(ErrConfig, "%s takes its MAC over from another process: Settle comes before "+
-			"Rebalance", d.Name())
+		return errorOfKind(ErrConfig,
+			"%s takes its MAC over from another process: Settle comes before "+
+				"Rebalance", d.Name())
 	}
 	if h.retired != nil {
 		if err := h.retired.closeTargets(); err != nil {
@@ -178,18 +179,18 @@ func (d *Device) Rebalance(weights []int) error {
 	return h.retired.closeRules()
 }
 
-// shares returns a table of entries queues in proportion to their weights, each next to
+// weightedTable returns a table of entries queues in proportion to their weights, each next to
 // its due as it goes (the queue furthest behind comes next).
-func shares(weights []int, queues, entries int) ([]int, error) {
+func weightedTable(weights []int, queues, entries int) ([]int, error) {
 	total := 0
 	for _, w := range weights {
 		if w < 0 || w > 1<<20 {
-			return nil, errorf(ErrConfig, "a weight of %d: 0 to %d will do", w, 1<<20)
+			return nil, errorOfKind(ErrConfig, "a weight of %d: 0 to %d will do", w, 1<<20)
 		}
 		total += w
 	}
 	if len(weights) != queues || total == 0 {
-		return nil, errorf(ErrConfig, "%d weights that add up to %d for %d receive queues",
+		return nil, errorOfKind(ErrConfig, "%d weights that add up to %d for %d receive queues",
 			len(weights), total, queues)
 	}
 	at, credit := make([]int, entries), make([]int, queues)

@@ -38,16 +38,16 @@ type recovery struct {
 
 func newRecovery(c clock.Clock) recovery { return recovery{now: c.Now} }
 
-// wait returns how long the next reset is to be put off.
-func (r *recovery) wait() time.Duration {
+// pauseBeforeReset returns how long the next reset is to be put off.
+func (r *recovery) pauseBeforeReset() time.Duration {
 	if r.next.IsZero() {
 		return 0
 	}
 	return max(0, r.next.Sub(r.now()))
 }
 
-// begin counts a reset, and reports whether there is hope.
-func (r *recovery) begin(cause string) bool {
+// countReset counts a reset, and reports whether there is hope.
+func (r *recovery) countReset(cause string) bool {
 	now := r.now()
 	r.unlogged++
 	r.cause = cause
@@ -68,14 +68,14 @@ func (r *recovery) timedOut(cause string) {
 	r.cause = cause
 }
 
-// arrange returns for how long a timer is to be set, so that the reset which is put off is done;
-// 0 if there is one.
-func (r *recovery) arrange() time.Duration {
+// timerForReset returns for how long a timer is to be set, so that the reset which is put off is
+// done; 0 if there is one.
+func (r *recovery) timerForReset() time.Duration {
 	if r.timed.Equal(r.next) {
 		return 0
 	}
 	r.timed = r.next
-	return r.wait()
+	return r.pauseBeforeReset()
 }
 
 // takePending is why a reset was put off, or what is known of one that another goroutine asked for.
@@ -87,8 +87,8 @@ func (r *recovery) takePending() string {
 	return cause
 }
 
-// good ends a row of resets: something was sent or received.
-func (r *recovery) good() {
+// endResetRow ends a row of resets: something was sent or received.
+func (r *recovery) endResetRow() {
 	if r.consecutiveResets > 0 {
 		r.consecutiveResets, r.next = 0, time.Time{}
 	}
@@ -104,13 +104,13 @@ func (r *recovery) dumpDue() bool {
 	return true
 }
 
-// owes reports whether the reset just begun is the first since the last line of log that has
+// owesLogLine reports whether the reset just begun is the first since the last line of log that has
 // none: a timer is to be set.
-func (r *recovery) owes() bool { return r.unlogged == 1 }
+func (r *recovery) owesLogLine() bool { return r.unlogged == 1 }
 
-// report returns how many resets a line of log is due for, 0 if none is: there is one per second
-// at most.
-func (r *recovery) report() int {
+// resetsToLog returns how many resets a line of log is due for, 0 if none is: there is one per
+// second at most.
+func (r *recovery) resetsToLog() int {
 	if r.unlogged == 0 {
 		return 0
 	}

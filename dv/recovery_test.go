@@ -21,16 +21,16 @@ func TestRecoveryPauses(t *testing.T) {
 	for round := range 2 {
 		var got []time.Duration
 		for range want {
-			if !r.begin("test") {
+			if !r.countReset("test") {
 				t.Fatal("hopeless at once")
 			}
-			got = append(got, r.wait())
-			clock.add(r.wait())
+			got = append(got, r.pauseBeforeReset())
+			clock.add(r.pauseBeforeReset())
 		}
 		if !slices.Equal(got, want) {
 			t.Fatalf("round %d: pauses %v, want %v", round, got, want)
 		}
-		if r.good(); r.wait() != 0 || r.consecutiveResets != 0 {
+		if r.endResetRow(); r.pauseBeforeReset() != 0 || r.consecutiveResets != 0 {
 			t.Fatal("a success changes nothing")
 		}
 	}

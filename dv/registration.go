@@ -35,13 +35,13 @@ type registration struct {
 	groups map[string]bool // added, by address; "" is all
 }
 
-// register puts our MAC into the list of the port's netdev for as long as the device is open.
+// registerMAC puts our MAC into the list of the port's netdev for as long as the device is open.
 // Where that fails the device works all the same without an e-switch, so it goes on.
-func (d *Device) register(t *target) {
+func (d *Device) registerMAC(t *target) {
 	if t.addresses == nil || d.config.HostMode {
 		return // in host mode the addresses are the netdev's, and no multicast comes to us
 	}
-	if err := d.cleanup.run("addresses of the netdev", func() error { return d.openList(t) },
+	if err := d.cleanup.runStep("addresses of the netdev", func() error { return d.openList(t) },
 		d.closeList); err != nil {
 		d.log.Warn("the port's netdev does not take our addresses: an e-switch in front of the "+
 			"port, of a virtual function or with SR-IOV on, drops frames for us",
@@ -74,9 +74,9 @@ func (d *Device) closeList() error {
 	return list.Close()
 }
 
-// relist puts our MAC into the list of the port's netdev in the place of the one before. The
+// relistMAC puts our MAC into the list of the port's netdev in the place of the one before. The
 // netdev's own need not be in it.
-func (d *Device) relist(before net.HardwareAddr) error {
+func (d *Device) relistMAC(before net.HardwareAddr) error {
 	r := &d.registered
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,11 +98,11 @@ func (d *Device) SetGroups(groups []net.HardwareAddr) error {
 	if r.list == nil {
 		return nil
 	}
-	return r.replace(groups)
+	return r.replaceGroups(groups)
 }
 
-// replace adds what is new and removes what is no longer wanted. Called with the lock held.
-func (r *registration) replace(groups []net.HardwareAddr) error {
+// replaceGroups adds what is new and removes what is no longer wanted. Called with the lock held.
+func (r *registration) replaceGroups(groups []net.HardwareAddr) error {
 	if len(groups) > maxGroups {
 		groups = append(slices.Clone(groups[:maxGroups]), nil)
 	}

@@ -59,8 +59,8 @@ func newToeplitz(key RSSKey) *toeplitz {
 	return t
 }
 
-// sum returns the hash of in, at most maxHashInput bytes.
-func (t *toeplitz) sum(in []byte) uint32 {
+// hashBytes returns the hash of in, at most maxHashInput bytes.
+func (t *toeplitz) hashBytes(in []byte) uint32 {
 	var h uint32
 	for i, b := range in {
 		h ^= t.table[i][b]
@@ -68,9 +68,9 @@ func (t *toeplitz) sum(in []byte) uint32 {
 	return h
 }
 
-// hash returns what the NIC computes for f: over addresses and, for TCP and UDP,
+// hashFlow returns what the NIC computes for f: over addresses and, for TCP and UDP,
 // ports.
-func (t *toeplitz) hash(f Flow) uint32 {
+func (t *toeplitz) hashFlow(f Flow) uint32 {
 	var buf [maxHashInput]byte
 	in := appendAddr(buf[:0], f.Src.Addr())
 	in = appendAddr(in, f.Dst.Addr())
@@ -78,7 +78,7 @@ func (t *toeplitz) hash(f Flow) uint32 {
 		in = binary.BigEndian.AppendUint16(in, f.Src.Port())
 		in = binary.BigEndian.AppendUint16(in, f.Dst.Port())
 	}
-	return t.sum(in)
+	return t.hashBytes(in)
 }
 
 func appendAddr(b []byte, a netip.Addr) []byte {
@@ -99,8 +99,8 @@ type spread struct {
 // queueOf returns the receive queue that a hash leads to.
 func (s *spread) queueOf(hash uint32) int { return s.queueAt[int(hash)&(len(s.queueAt)-1)] }
 
-// evenly returns a table of 1<<log entries in which the queues take turns.
-func evenly(queues, log int) []int {
+// evenTable returns a table of 1<<log entries in which the queues take turns.
+func evenTable(queues, log int) []int {
 	at := make([]int, 1<<log)
 	for i := range at {
 		at[i] = i % queues

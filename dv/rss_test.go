@@ -30,9 +30,9 @@ func TestToeplitzVectors(t *testing.T) {
 		f := Flow{Src: netip.MustParseAddrPort(v.src), Dst: netip.MustParseAddrPort(v.dst)}
 		for proto, want := range map[uint8]uint32{1: v.addrs,
 			protoTCP: v.ports, protoUDP: v.ports} {
-			if f.Proto = proto; h.hash(f) != want {
+			if f.Proto = proto; h.hashFlow(f) != want {
 				t.Errorf("%s -> %s proto %d: hash %08x, want %08x", v.src,
-					v.dst, proto, h.hash(f), want)
+					v.dst, proto, h.hashFlow(f), want)
 			}
 		}
 	}
@@ -43,7 +43,7 @@ func TestToeplitzMappedAddress(t *testing.T) {
 	h := newToeplitz(SymmetricRSSKey())
 	a, b := netip.MustParseAddrPort("10.0.0.1:5"), netip.MustParseAddrPort("10.0.0.2:6")
 	mapped := netip.AddrPortFrom(netip.MustParseAddr("::ffff:10.0.0.1"), 5)
-	if x, y := h.hash(Flow{protoTCP, a, b}), h.hash(Flow{protoTCP, mapped, b}); x != y {
+	if x, y := h.hashFlow(Flow{protoTCP, a, b}), h.hashFlow(Flow{protoTCP, mapped, b}); x != y {
 		t.Errorf("hash %08x of the mapped address, %08x of the plain one", y, x)
 	}
 }
@@ -55,10 +55,10 @@ func TestSymmetricKey(t *testing.T) {
 	for range 200 {
 		there := randomFlow(rng)
 		back := Flow{there.Proto, there.Dst, there.Src}
-		if a, b := same.hash(there), same.hash(back); a != b {
+		if a, b := same.hashFlow(there), same.hashFlow(back); a != b {
 			t.Fatalf("%v: hash %08x there, %08x back", there, a, b)
 		}
-		if other.hash(there) != other.hash(back) {
+		if other.hashFlow(there) != other.hashFlow(back) {
 			differs++
 		}
 	}
@@ -84,13 +84,14 @@ func TestSpreadIsFair(t *testing.T) {
 		"microsoft": MicrosoftRSSKey()} {
 		for _, queues := range []int{1, 2, 3, 4, 7, 16} {
 			s := spread{hash: newToeplitz(key),
-				queueAt: evenly(queues, logTable(uverbs.DeviceCaps{MaxIndTableSize: 2048}, queues))}
+				queueAt: evenTable(queues,
+					logTable(uverbs.DeviceCaps{MaxIndTableSize: 2048}, queues))}
 			count := make([]int, queues)
 			src, dst := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddrPort("192.0.2.1:80")
 			const flows = 4096
 			for port := range flows {
 				f := Flow{protoTCP, netip.AddrPortFrom(src, uint16(20000+port)), dst}
-				count[s.queueOf(s.hash.hash(f))]++
+				count[s.queueOf(s.hash.hashFlow(f))]++
 			}
 			for q, n := range count {
 				if share := flows / queues; n < share/2 || n > share*2 {

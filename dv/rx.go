@@ -92,14 +92,14 @@ type rqFormat interface {
 	poll(dst []Packet) int
 	// release is Release's: it takes buffers back, without publishing them.
 	release(pkts []Packet)
-	// place puts a buffer into the ring; false: the ring has all it can take.
-	place(f Frame) bool
+	// placeBuffer puts a buffer into the ring; false: the ring has all it can take.
+	placeBuffer(f Frame) bool
 	// room is how many buffers the ring could take.
 	room() uint32
-	// most is the count up to which descriptors may be published.
-	most() uint32
-	// drained reports whether the NIC is known to have no descriptor left.
-	drained() bool
+	// mostBuffers is the count up to which descriptors may be published.
+	mostBuffers() uint32
+	// allCompleted reports whether the NIC is known to have no descriptor left.
+	allCompleted() bool
 	// restart sets the ring to its state after a reset, with what it holds.
 	restart()
 }
@@ -118,8 +118,8 @@ func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool 
 	}
 }
 
-// rewind sets the ring to its state after a reset: empty, counters 0.
-func (q *RxQueue) rewind() {
+// rewindRing sets the ring to its state after a reset: empty, counters 0.
+func (q *RxQueue) rewindRing() {
 	q.cc, q.pc, q.posted = 0, 0, 0
 	q.filled, q.stalled = false, false
 	q.block = cqeBlock{}
@@ -132,13 +132,13 @@ func (q *RxQueue) Index() int { return q.index }
 // Poll fills dst with received frames and returns how many; 0 if there are
 // none. It never blocks. The frames are the caller's until Release.
 func (q *RxQueue) Poll(dst []Packet) int {
-	if !q.signals.none() && !q.handleSignals() {
+	if !q.signals.isClear() && !q.handleSignals() {
 		return 0
 	}
 	q.count.polls.n++
 	n := q.format.poll(dst)
 	if n > 0 {
-		q.polled(n)
+		q.countPoll(n)
 	}
 	if q.pc-q.cc < q.low {
 		q.Refill()
@@ -148,30 +148,30 @@ func (q *RxQueue) Poll(dst []Packet) int {
 
 // flagsOf returns what the NIC found out about a frame.
 func (q *RxQueue) flagsOf(cqe *mlx5.CQE) RxFlags {
-	flags := q.headerStatus.of(cqe.HeaderStatus())
+	flags := q.headerStatus.flagsFor(cqe.HeaderStatus())
 	if cqe.HashType() != 0 {
 		flags |= RxHash
 	}
 	return flags
 }
 
-// describe fills in what the NIC found out about a frame, but for Flags: with
+// describePacket fills in what the NIC found out about a frame, but for Flags: with
 // flagsOf it would be too large to be inlined.
-func describe(p *Packet, cqe *mlx5.CQE) {
+func describePacket(p *Packet, cqe *mlx5.CQE) {
 	p.Timestamp = cqe.Timestamp()
 	p.Hash = cqe.Hash()
 	p.VLAN = cqe.VLAN()
 }
 
-// polled counts a poll that returned n frames.
-func (q *RxQueue) polled(n int) {
+// countPoll counts a poll that returned n frames.
+func (q *RxQueue) countPoll(n int) {
 	q.count.hits.n++
 	q.count.packets.n += uint64(n)
-	q.recovery.good()
+	q.recovery.endResetRow()
 	if q.posted == q.cc {
 		q.noteStall()
 	}
-	q.count.show()
+	q.count.publishCounts()
 }
 
 // Release gives frames back, in any order and any portion, also those of
@@ -180,19 +180,19 @@ func (q *RxQueue) polled(n int) {
 func (q *RxQueue) Release(pkts []Packet) {
 	q.format.release(pkts)
 	if q.pc-q.posted >= q.batch {
-		q.publish()
+		q.publishBuffers()
 	}
 }
 
-// give puts buffer f, the caller's, into the ring, or into the pool if the ring
+// giveBuffer puts buffer f, the caller's, into the ring, or into the pool if the ring
 // has all it can take.
-func (q *RxQueue) give(f Frame) {
-	if !q.pool.valid(f) {
+func (q *RxQueue) giveBuffer(f Frame) {
+	if !q.pool.ownsFrame(f) {
 		panic(fmt.Sprintf("dv: frame %d given to a receive queue, the pool has %d", f,
 			q.pool.count))
 	}
-	if !q.format.place(f) {
-		q.pool.put([]Frame{f})
+	if !q.format.placeBuffer(f) {
+		q.pool.returnFrames([]Frame{f})
 	}
 }
 
@@ -201,33 +201,33 @@ func (q *RxQueue) give(f Frame) {
 // themselves; before a long pause it returns the last few.
 func (q *RxQueue) Refill() int {
 	var some [64]Frame
-	for room := q.format.room(); room > 0 && !q.signals.stopped(); {
-		n := q.pool.get(some[:min(room, uint32(len(some)))])
+	for room := q.format.room(); room > 0 && !q.signals.isStopped(); {
+		n := q.pool.takeFrames(some[:min(room, uint32(len(some)))])
 		if n == 0 {
 			break
 		}
 		for _, f := range some[:n] {
-			q.give(f)
+			q.giveBuffer(f)
 		}
 		room -= uint32(n)
 	}
 	fresh := q.pc - q.posted
 	if fresh > 0 {
-		q.publish()
+		q.publishBuffers()
 	}
 	return int(fresh)
 }
 
-// publish tells the NIC of the buffers up to pc. The consumer index goes
+// publishBuffers tells the NIC of the buffers up to pc. The consumer index goes
 // first: a NIC that saw the buffers without it might run out of completions.
-func (q *RxQueue) publish() {
+func (q *RxQueue) publishBuffers() {
 	q.noteStall()
 	pc := q.pc
-	if most := q.format.most(); int32(pc-most) > 0 {
+	if most := q.format.mostBuffers(); int32(pc-most) > 0 {
 		pc = most
 	}
 	q.left.Store(q.posted - q.cc)
-	q.cq.publish()
+	q.cq.publishCI()
 	mmio.ToDevice()
 	q.rec.StoreBE32(mlx5.RecordRecv, pc&0xffff)
 	q.posted, q.filled, q.stalled = pc, true, false
@@ -261,18 +261,18 @@ type waiter struct {
 // Wait. A request that is still open is renewed. Buffers that Release has kept
 // back for its next batch go to the NIC, too.
 func (q *RxQueue) Arm() {
-	if q.signals.stopped() || q.putOff() {
+	if q.signals.isStopped() || q.putOff() {
 		return // completions that nobody looks at would raise the event at once, again and again
 	}
 	if q.pc != q.posted {
-		q.publish()
+		q.publishBuffers()
 	}
 	word := mlx5.ArmWord(q.sn, false, q.cq.ci)
 	q.cq.rec.StoreBE32(mlx5.RecordArm, word)
 	mmio.ToDevice()
 	q.page.Store64(q.register, mlx5.ArmDoorbell(word, q.cqn))
 	q.count.arms.n++
-	q.report()
+	q.logResets()
 	q.count.showWaits()
 }
 
@@ -281,7 +281,7 @@ func (q *RxQueue) Arm() {
 // park on a ring without buffers, which no frame could wake it from: that is
 // when all of them were sent on with TxQueue.PostFrame and are not back yet.
 func (q *RxQueue) Wait() error {
-	if q.signals.stopped() {
+	if q.signals.isStopped() {
 		return q.ended()
 	}
 	if q.posted == q.cc && q.Refill() == 0 {
@@ -297,10 +297,10 @@ func (q *RxQueue) Wait() error {
 		q.count.wakes.n++
 	}
 	q.count.showWaits()
-	if err != nil && !q.signals.stopped() {
+	if err != nil && !q.signals.isStopped() {
 		q.fail(fmt.Errorf("wait for receive queue %d: %w", q.index, err))
 	}
-	if q.signals.stopped() {
+	if q.signals.isStopped() {
 		return q.ended()
 	}
 	return nil
@@ -320,32 +320,32 @@ const maxStallSteps = 64
 
 // noteStall counts the ring's being empty, once until the next publication.
 func (q *RxQueue) noteStall() {
-	if q.stalled || !q.filled || !q.format.drained() {
+	if q.stalled || !q.filled || !q.format.allCompleted() {
 		return
 	}
 	q.stalled = true
 	q.count.stalls.n++
-	q.count.stalls.show()
+	q.count.stalls.publishCount()
 }
 
-// drained reports whether every descriptor published is completed. Completions and descriptors
+// allCompleted reports whether every descriptor published is completed. Completions and descriptors
 // correspond one to one, from the CQE block on that is being expanded.
-func (q *RxQueue) drained() bool {
+func (q *RxQueue) allCompleted() bool {
 	left := q.posted - q.cc
-	return left <= q.block.n-q.block.i || q.cq.written(q.block.n, q.block.i+left)
+	return left <= q.block.n-q.block.i || q.cq.entryWritten(q.block.n, q.block.i+left)
 }
 
-// drained of a striding ring is false while the last slab has room, or a completion waits.
-func (q *striding) drained() bool { return q.posted == q.cc }
+// allCompleted of a striding ring is false while the last slab has room, or a completion waits.
+func (q *striding) allCompleted() bool { return q.posted == q.cc }
 
-// written reports whether the NIC has written entry n > 0 from ci on, counted from 1, the first of
-// which are known to be written. Where there are many CQE blocks before it that no call has looked
-// at yet, it may say no although it has.
+// entryWritten reports whether the NIC has written entry n > 0 from ci on, counted from 1, the
+// first of which are known to be written. Where there are many CQE blocks before it that no call
+// has looked at yet, it may say no although it has.
 //
 // An entry inside a CQE block is marked as not written, unless it is one of those with minis, whose
 // last byte may be anything. So one that looks as if it were ours has been written in this pass.
-func (c *compRing) written(first, n uint32) bool {
-	if _, ours := c.owned(c.ci + n - 1); ours || !c.compressed {
+func (c *compRing) entryWritten(first, n uint32) bool {
+	if _, ours := c.ownedEntry(c.ci + n - 1); ours || !c.compressed {
 		return ours
 	}
 	if int32(c.seen-c.ci-first) < 0 {
@@ -355,14 +355,14 @@ func (c *compRing) written(first, n uint32) bool {
 		if int32(c.seen-c.ci-n) >= 0 {
 			return true
 		}
-		own, ours := c.owned(c.seen)
+		own, ours := c.ownedEntry(c.seen)
 		if !ours {
 			return false
 		}
 		step := uint32(1)
 		if own&0xfc == titleReceive {
-			c.acquire(1)
-			step = max(1, blockLen(c.at(c.seen), c.mask+1))
+			c.acquireEntries(1)
+			step = max(1, blockLen(c.entryAt(c.seen), c.mask+1))
 		}
 		c.seen += step
 	}
@@ -381,8 +381,8 @@ func newHeaderStatusTable() *headerStatusTable {
 	return v
 }
 
-// of returns the flags for a status (mlx5.CQE.HeaderStatus).
-func (v *headerStatusTable) of(status uint16) RxFlags {
+// flagsFor returns the flags for a status (mlx5.CQE.HeaderStatus).
+func (v *headerStatusTable) flagsFor(status uint16) RxFlags {
 	return v[status&0xff|status>>1&0x300]
 }
 

@@ -195,7 +195,7 @@ func TestRxSessionMisuse(t *testing.T) {
 		if n := r.q.Poll(pkts); n != 5 {
 			t.Fatal(n)
 		}
-		r.q.signals.raise(signalReset)
+		r.q.signals.raiseBits(signalReset)
 		if n := r.q.Poll(pkts[:1]); n != 0 || r.starts != 1 || r.q.cq.ci != 20 {
 			t.Fatalf("%d packets, %d starts, consumer index %d", n, r.starts, r.q.cq.ci)
 		}

@@ -30,7 +30,7 @@ func (q *RxQueue) handleErrorCQE(l perFrameFormat, cqe *mlx5.CQE) bool {
 	default:
 		q.count.malformed.n++
 	}
-	q.failed(fmt.Sprintf("%s where descriptor %d was expected", cqe.String(), uint16(q.cc)))
+	q.resetOrDefer(fmt.Sprintf("%s where descriptor %d was expected", cqe.String(), uint16(q.cc)))
 	return false
 }
 
@@ -53,23 +53,23 @@ func (q *RxQueue) dropOne(l perFrameFormat) {
 	q.count.showFaults()
 }
 
-// failed resets the queue, or has handleSignals do so if there were many resets in a row. Nothing
-// of what is in the completion ring is looked at any more.
-func (q *RxQueue) failed(cause string) {
+// resetOrDefer resets the queue, or has handleSignals do so if there were many resets in a row.
+// Nothing of what is in the completion ring is looked at any more.
+func (q *RxQueue) resetOrDefer(cause string) {
 	q.tellDump(cause)
-	if q.recovery.wait() == 0 {
-		q.reset(cause)
+	if q.recovery.pauseBeforeReset() == 0 {
+		q.resetRing(cause)
 		return
 	}
 	q.recovery.pending = cause
-	q.cq.skip()
-	q.signals.raise(signalReset)
+	q.cq.skipAll()
+	q.signals.raiseBits(signalReset)
 }
 
 // handleSignals acts on what other goroutines said and on a reset that was put off, and reports
 // whether the queue may be used.
 func (q *RxQueue) handleSignals() bool {
-	if q.signals.stopped() {
+	if q.signals.isStopped() {
 		return false
 	}
 	if q.signals.clearDump() {
@@ -82,44 +82,44 @@ func (q *RxQueue) handleSignals() bool {
 		return false
 	}
 	if q.signals.clearReset() {
-		if q.recovery.pending == "" && q.receives() {
+		if q.recovery.pending == "" && q.inNoError() {
 			return true
 		}
 		q.inError = true
 	}
-	q.reset(q.recovery.takePending())
-	return !q.signals.stopped()
+	q.resetRing(q.recovery.takePending())
+	return !q.signals.isStopped()
 }
 
 // putOff reports whether a reset is due and put off, and sets a timer for it.
 func (q *RxQueue) putOff() bool {
-	if !q.signals.wantsReset() || q.recovery.wait() == 0 {
+	if !q.signals.wantsReset() || q.recovery.pauseBeforeReset() == 0 {
 		return false
 	}
-	if pause := q.recovery.arrange(); pause > 0 {
+	if pause := q.recovery.timerForReset(); pause > 0 {
 		q.wakeAfter(wakeToReset, pause)
 	}
 	return true
 }
 
-// receives reports whether a ring that only an event says is in its error state is in none. Such an
-// event is about an earlier life of the ring. A send queue is made anew by a reset, and the handle
-// in its events names the life. A receive queue stays the same kernel object, as the indirection
-// table names it, and its handle cannot. If the ring is in error it is halted.
-func (q *RxQueue) receives() bool {
+// inNoError reports whether a ring that only an event says is in its error state is in none. Such
+// an event is about an earlier life of the ring. A send queue is made anew by a reset, and the
+// handle in its events names the life. A receive queue stays the same kernel object, as the
+// indirection table names it, and its handle cannot. If the ring is in error it is halted.
+func (q *RxQueue) inNoError() bool {
 	failed, err := q.haltFailed()
 	return err == nil && !failed
 }
 
-// reset brings the queue from any state back to work; frames in the ring stay
+// resetRing brings the queue from any state back to work; frames in the ring stay
 // in it, frames with the caller stay there. If it cannot, the device fails.
-func (q *RxQueue) reset(cause string) {
+func (q *RxQueue) resetRing(cause string) {
 	q.count.resets.n++
 	defer q.count.showFaults()
-	hope := q.recovery.begin(cause)
+	hope := q.recovery.countReset(cause)
 	q.tellDump(cause)
-	q.report()
-	if q.recovery.owes() {
+	q.logResets()
+	if q.recovery.owesLogLine() {
 		q.wakeAfter(wakeToReport, resetLogPause)
 	}
 	if !hope {
@@ -132,34 +132,34 @@ func (q *RxQueue) reset(cause string) {
 		return
 	}
 	q.inError = false
-	q.cq.skip()
+	q.cq.skipAll()
 	q.format.restart()
 	if err := q.start(); err != nil {
 		q.fail(fmt.Errorf("restart receive queue %d: %w", q.index, err))
 		return
 	}
-	q.publish()
+	q.publishBuffers()
 }
 
-// report logs the resets there were since the last line, once per second at most.
-func (q *RxQueue) report() {
-	if n := q.recovery.report(); n > 0 {
+// logResets logs the resets there were since the last line, once per second at most.
+func (q *RxQueue) logResets() {
+	if n := q.recovery.resetsToLog(); n > 0 {
 		q.log.Warn("receive queue was in error and is reset", "queue", q.index, "resets", n,
 			"cause", q.recovery.cause)
 	}
 }
 
-// reload empties a ring of one buffer per descriptor and gives it its buffers
+// reloadBuffers empties a ring of one buffer per descriptor and gives it its buffers
 // anew, those apart in which callers still have frames.
-func (q *RxQueue) reload() {
+func (q *RxQueue) reloadBuffers() {
 	inRing := make([]Frame, 0, q.pc-q.cc)
 	for ; q.cc != q.pc; q.cc++ {
-		if f := q.slots[q.cc&q.mask]; q.pool.drop(f, 1) {
+		if f := q.slots[q.cc&q.mask]; q.pool.dropHolds(f, 1) {
 			inRing = append(inRing, f)
 		}
 	}
-	q.rewind()
+	q.rewindRing()
 	for _, f := range inRing {
-		q.give(f)
+		q.giveBuffer(f)
 	}
 }

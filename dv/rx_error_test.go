@@ -144,7 +144,7 @@ func TestRxArmWhileResetIsPutOff(t *testing.T) {
 func TestRxResetByEvent(t *testing.T) {
 	r := newRxRig(t, 64, 64)
 	r.receive(20, 60)
-	r.q.signals.raise(signalReset)
+	r.q.signals.raiseBits(signalReset)
 	pkts := make([]Packet, 64)
 	if n := r.q.Poll(pkts); n != 0 || r.starts != 1 {
 		t.Fatalf("%d packets, %d starts", n, r.starts)

@@ -36,7 +36,7 @@ func newMultiSGERxQueue(index, entries, segs int, ring, rec *mmio.Region,
 	for at := 0; at < len(q.ring); at += mlx5.DataSegSize {
 		mlx5.PutData(q.ring[at:], uint32(pool.size), pool.lkey, 0)
 	}
-	q.rewind()
+	q.rewindRing()
 	return q
 }
 
@@ -44,14 +44,14 @@ func (r *multiSGE) poll(dst []Packet) int {
 	if r.cq.compressed {
 		return r.pollCompressed(r, dst)
 	}
-	n, _ := r.plain(dst, r.cq.ready(min(len(dst), int(r.posted-r.cc))))
+	n, _ := r.fillPlain(dst, r.cq.countReady(min(len(dst), int(r.posted-r.cc))))
 	return n
 }
 
-func (r *multiSGE) plain(dst []Packet, ready int) (int, bool) {
+func (r *multiSGE) fillPlain(dst []Packet, ready int) (int, bool) {
 	q, n := r.RxQueue, 0
 	for range ready {
-		cqe := q.cq.next()
+		cqe := q.cq.entryAtCI()
 		length := cqe.ByteCount()
 		if !q.isFrame(cqe.Tail(), length) {
 			if !q.handleErrorCQE(r, cqe) {
@@ -60,8 +60,8 @@ func (r *multiSGE) plain(dst []Packet, ready int) (int, bool) {
 			continue
 		}
 		p := &dst[n]
-		r.consume(p, length)
-		describe(p, cqe)
+		r.consumeWQE(p, length)
+		describePacket(p, cqe)
 		p.Flags = q.flagsOf(cqe)
 		q.cq.ci++
 		n++
@@ -69,28 +69,28 @@ func (r *multiSGE) plain(dst []Packet, ready int) (int, bool) {
 	return n, true
 }
 
-func (r *multiSGE) expand(dst []Packet) (int, bool) {
+func (r *multiSGE) expandBlock(dst []Packet) (int, bool) {
 	s := &r.block
 	n := int(min(uint32(len(dst)), s.n-s.i))
 	for i := range dst[:n] {
-		array := r.cq.minis(s.i)
+		array := r.cq.miniArray(s.i)
 		mini := array.Mini(s.i)
 		if mini.ByteCount()-ethHeader > r.longest-ethHeader {
 			r.badBlock()
 			return i, false
 		}
 		p := &dst[i]
-		r.consume(p, mini.ByteCount())
+		r.consumeWQE(p, mini.ByteCount())
 		p.Timestamp, p.VLAN, p.Flags, p.Hash = s.timestamp, s.vlan, s.flags, mini.Hash()
 		s.i++
 	}
-	r.expanded(n)
+	r.countExpanded(n)
 	return n, true
 }
 
-// consume makes p of the frame of length bytes in the descriptor at cc, and
+// consumeWQE makes p of the frame of length bytes in the descriptor at cc, and
 // consumes that: it lacks the buffers then that the frame reached.
-func (r *multiSGE) consume(p *Packet, length uint32) {
+func (r *multiSGE) consumeWQE(p *Packet, length uint32) {
 	slot, size := r.cc&r.mask, uint32(r.pool.size)
 	list := r.slots[slot*r.segs : (slot+1)*r.segs]
 	first, used := min(length, size), uint32(1)
@@ -115,18 +115,18 @@ func (r *multiSGE) release(pkts []Packet) {
 	for i := range pkts {
 		f := pkts[i].Frame
 		for pkts[i].Frame = NoFrame; f != NoFrame; {
-			next := r.pool.unchain(f)
-			if !r.place(f) {
-				r.pool.put([]Frame{f})
+			next := r.pool.unchainFirst(f)
+			if !r.placeBuffer(f) {
+				r.pool.returnFrames([]Frame{f})
 			}
 			f = next
 		}
 	}
 }
 
-// place puts f where a buffer is missing in the descriptor at pc, which is
+// placeBuffer puts f where a buffer is missing in the descriptor at pc, which is
 // complete when that was the last.
-func (r *multiSGE) place(f Frame) bool {
+func (r *multiSGE) placeBuffer(f Frame) bool {
 	if r.missing == 0 {
 		return false
 	}
@@ -137,15 +137,15 @@ func (r *multiSGE) place(f Frame) bool {
 	at := slot*r.segs + uint32(hole)
 	r.slots[at] = f
 	address := r.ring[int(at)*mlx5.DataSegSize+8:]
-	binary.BigEndian.PutUint64(address[:8], r.pool.addr(f))
+	binary.BigEndian.PutUint64(address[:8], r.pool.frameAddr(f))
 	if hole == 0 {
-		r.advance()
+		r.skipComplete()
 	}
 	return true
 }
 
-// advance moves pc over descriptors that lack nothing.
-func (r *multiSGE) advance() {
+// skipComplete moves pc over descriptors that lack nothing.
+func (r *multiSGE) skipComplete() {
 	for r.pc-r.cc <= r.mask && r.holes[r.pc&r.mask] == 0 {
 		r.pc++
 	}
@@ -153,17 +153,17 @@ func (r *multiSGE) advance() {
 
 func (r *multiSGE) room() uint32 { return r.missing }
 
-func (r *multiSGE) most() uint32 { return r.cc - r.block.i + r.mask + 1 }
+func (r *multiSGE) mostBuffers() uint32 { return r.cc - r.block.i + r.mask + 1 }
 
 func (r *multiSGE) drop() {
 	r.cc++
-	r.advance()
+	r.skipComplete()
 }
 
 // restart leaves all buffers in the descriptors they are in.
 func (r *multiSGE) restart() {
-	r.rewind()
-	r.advance()
+	r.rewindRing()
+	r.skipComplete()
 }
 
 // Segments appends the pieces of p's frame to dst, in order: Data, and what

@@ -24,7 +24,7 @@ const (
 
 func newSegRig(t testing.TB, entries, frames int) *segRig {
 	pool := newPool(memory(t, frames*rigSegSize), 0x12a4, rigSegSize, frames)
-	pool.chain()
+	pool.makeChainable()
 	cqMem, rec, cqRec := memory(t, entries*64), memory(t, 8), memory(t, 8)
 	r := &segRig{&rxRig{pool: pool, rec: rec, cqRec: cqRec}}
 	r.q = newMultiSGERxQueue(0, entries, rigSegs, memory(t, entries*16*rigSegs), rec,
@@ -33,7 +33,7 @@ func newSegRig(t testing.TB, entries, frames int) *segRig {
 	r.q.queueControl = queueControl{
 		halt:      func() error { r.halts++; return nil },
 		start:     func() error { r.starts++; r.next = 0; return nil },
-		fail:      func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
+		fail:      func(err error) { r.failure = err; r.q.signals.raiseBits(signalFailed) },
 		wakeAfter: func(wakeReason, time.Duration) {},
 		ended:     func() error { return errors.Join(ErrFailed, r.failure) },
 	}
@@ -130,7 +130,7 @@ func TestSegmentedConservation(t *testing.T) {
 func (r *segRig) startAt(descriptor, completion uint32) {
 	q, l := r.q, r.q.format.(*multiSGE)
 	for i := range q.slots { // every buffer goes out, and in again
-		r.pool.put([]Frame{q.slots[i]})
+		r.pool.returnFrames([]Frame{q.slots[i]})
 		l.holes[uint32(i)/l.segs] = uint8(l.segs)
 		l.missing = uint32(i + 1)
 	}

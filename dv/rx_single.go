@@ -22,7 +22,7 @@ func newRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *P
 	for at := 0; at < len(q.ring); at += mlx5.DataSegSize {
 		mlx5.PutData(q.ring[at:], uint32(pool.size), pool.lkey, 0)
 	}
-	q.rewind()
+	q.rewindRing()
 	return q
 }
 
@@ -30,16 +30,16 @@ func (r singleSGE) poll(dst []Packet) int {
 	if r.cq.compressed {
 		return r.pollCompressed(r, dst)
 	}
-	n, _ := r.plain(dst, r.cq.ready(min(len(dst), int(r.posted-r.cc))))
+	n, _ := r.fillPlain(dst, r.cq.countReady(min(len(dst), int(r.posted-r.cc))))
 	return n
 }
 
-// plain fills dst from the next ready completions. It reports false if the
+// fillPlain fills dst from the next ready completions. It reports false if the
 // queue was reset.
-func (r singleSGE) plain(dst []Packet, ready int) (int, bool) {
+func (r singleSGE) fillPlain(dst []Packet, ready int) (int, bool) {
 	q, n := r.RxQueue, 0
 	for range ready {
-		cqe := q.cq.next()
+		cqe := q.cq.entryAtCI()
 		length := cqe.ByteCount()
 		tail := cqe.Tail()
 		if !q.isFrame(tail, length) {
@@ -53,7 +53,7 @@ func (r singleSGE) plain(dst []Packet, ready int) (int, bool) {
 		at := int(f) * q.pool.size
 		p.Data = q.pool.buf[at : at+int(length) : at+q.pool.size]
 		p.Frame, p.More = f, 0
-		describe(p, cqe)
+		describePacket(p, cqe)
 		p.Flags = q.flagsOf(cqe)
 		q.count.bytes.n += uint64(length)
 		q.cq.ci++
@@ -84,47 +84,47 @@ func (r singleSGE) release(pkts []Packet) {
 			continue
 		}
 		pkts[i].Frame = NoFrame
-		if pc == full || !q.pool.valid(f) { // the pool gets it, or its owner a panic
+		if pc == full || !q.pool.ownsFrame(f) { // the pool gets it, or its owner a panic
 			q.pc = pc
-			q.give(f)
+			q.giveBuffer(f)
 			continue
 		}
-		q.put(pc, f)
+		q.writeBuffer(pc, f)
 		pc++
 	}
 	q.pc = pc
 }
 
-func (r singleSGE) place(f Frame) bool {
+func (r singleSGE) placeBuffer(f Frame) bool {
 	if r.room() == 0 {
 		return false
 	}
-	r.put(r.pc, f)
+	r.writeBuffer(r.pc, f)
 	r.pc++
 	return true
 }
 
-// put writes buffer f into the descriptor at count pc.
-func (q *RxQueue) put(pc uint32, f Frame) {
+// writeBuffer writes buffer f into the descriptor at count pc.
+func (q *RxQueue) writeBuffer(pc uint32, f Frame) {
 	slot := pc & q.mask
 	q.slots[slot] = f
 	at := (int(slot)+1)*q.wqe - 8 // the address is what a descriptor ends with
-	binary.BigEndian.PutUint64(q.ring[at:at+8], q.pool.addr(f))
+	binary.BigEndian.PutUint64(q.ring[at:at+8], q.pool.frameAddr(f))
 }
 
 func (r singleSGE) room() uint32 { return r.mask + 1 - (r.pc - r.cc) }
 
-// most keeps back what would need a completion that the CQE block at the
+// mostBuffers keeps back what would need a completion that the CQE block at the
 // consumer index still occupies: it is delivered as a whole.
-func (r singleSGE) most() uint32 { return r.cc - r.block.i + r.mask + 1 }
+func (r singleSGE) mostBuffers() uint32 { return r.cc - r.block.i + r.mask + 1 }
 
 func (r singleSGE) drop() {
 	f := r.slots[r.cc&r.mask]
 	r.cc++
-	r.give(f)
+	r.giveBuffer(f)
 }
 
-func (r singleSGE) restart() { r.reload() }
+func (r singleSGE) restart() { r.reloadBuffers() }
 
 // A CQE block is n completions in n entries of the completion ring,
 // of which the NIC writes only some: the title, which says what all have in
@@ -151,8 +151,8 @@ const maxCQEBlock = 256
 // leaving out the solicited and the owner bit.
 const titleReceive = plainReceive | mlx5.FormatCompressed<<2
 
-// begin starts the CQE block of n frames whose title is cqe.
-func (s *cqeBlock) begin(cqe *mlx5.CQE, n uint32, flags RxFlags) {
+// beginBlock starts the CQE block of n frames whose title is cqe.
+func (s *cqeBlock) beginBlock(cqe *mlx5.CQE, n uint32, flags RxFlags) {
 	*s = cqeBlock{
 		n:         n,
 		timestamp: cqe.Timestamp(),
@@ -161,8 +161,8 @@ func (s *cqeBlock) begin(cqe *mlx5.CQE, n uint32, flags RxFlags) {
 	}
 }
 
-// minis returns the array that mini i of the CQE block at ci is in.
-func (c *compRing) minis(i uint32) *mlx5.CQE {
+// miniArray returns the array that mini i of the CQE block at ci is in.
+func (c *compRing) miniArray(i uint32) *mlx5.CQE {
 	at := int((c.ci+max(1, i&^(mlx5.MinisPerCQE-1)))&c.mask) * mlx5.CQESize
 	return (*mlx5.CQE)(c.buf[at : at+mlx5.CQESize])
 }
@@ -177,23 +177,23 @@ func (c *compRing) endBlock(n uint32) {
 	c.ci += n
 }
 
-// plain returns how many of the next limit entries are ours and no titles; title
+// fillPlain returns how many of the next limit entries are ours and no titles; title
 // reports that behind them is one. It looks at one word of each; their other
 // bytes may be read when it returns.
-func (c *compRing) plain(limit int) (n int, title bool) {
+func (c *compRing) fillPlain(limit int) (n int, title bool) {
 	own, ours := uint32(0), false
 	for ci := c.ci; n < limit; n++ {
-		own, ours = c.owned(ci)
+		own, ours = c.ownedEntry(ci)
 		if !ours || own&0xc == mlx5.FormatCompressed<<2 {
 			break
 		}
 		ci++
 	}
 	if n == limit || !ours {
-		c.acquire(n)
+		c.acquireEntries(n)
 		return n, false
 	}
-	c.acquire(n + 1)
+	c.acquireEntries(n + 1)
 	return n, true
 }
 
@@ -209,10 +209,10 @@ func blockLen(cqe *mlx5.CQE, limit uint32) uint32 {
 
 // perFrameFormat is a format with a descriptor for each frame.
 type perFrameFormat interface {
-	// plain fills dst from the next ready completions, expand from the CQE block.
+	// fillPlain fills dst from the next ready completions, expandBlock from the CQE block.
 	// They report false if the queue was reset.
-	plain(dst []Packet, ready int) (int, bool)
-	expand(dst []Packet) (int, bool)
+	fillPlain(dst []Packet, ready int) (int, bool)
+	expandBlock(dst []Packet) (int, bool)
 	// drop consumes the descriptor at cc, in which there is no frame.
 	drop()
 }
@@ -223,13 +223,13 @@ func (q *RxQueue) pollCompressed(l perFrameFormat, dst []Packet) int {
 	n := 0
 	for {
 		if q.block.n > 0 {
-			got, ok := l.expand(dst[n:])
+			got, ok := l.expandBlock(dst[n:])
 			if n += got; !ok || q.block.n > 0 {
 				return n
 			}
 		}
-		plain, title := q.cq.plain(min(len(dst)-n, int(q.posted-q.cc)))
-		got, ok := l.plain(dst[n:], plain)
+		plain, title := q.cq.fillPlain(min(len(dst)-n, int(q.posted-q.cc)))
+		got, ok := l.fillPlain(dst[n:], plain)
 		if n += got; !ok || !title {
 			return n
 		}
@@ -241,23 +241,23 @@ func (q *RxQueue) pollCompressed(l perFrameFormat, dst []Packet) int {
 
 // beginBlock takes the title at the consumer index.
 func (q *RxQueue) beginBlock(l perFrameFormat) bool {
-	cqe := q.cq.next()
+	cqe := q.cq.entryAtCI()
 	tail := cqe.Tail()
 	n := blockLen(cqe, q.posted-q.cc)
 	if n == 0 || tail&0xfc != titleReceive || !q.isNext(tail>>16) {
 		return q.handleErrorCQE(l, cqe)
 	}
-	q.block.begin(cqe, n, q.flagsOf(cqe))
+	q.block.beginBlock(cqe, n, q.flagsOf(cqe))
 	return true
 }
 
-func (r singleSGE) expand(dst []Packet) (int, bool) {
+func (r singleSGE) expandBlock(dst []Packet) (int, bool) {
 	q, s, size := r.RxQueue, &r.block, r.pool.size
 	n, bytes := int(min(uint32(len(dst)), s.n-s.i)), uint64(0)
-	array := q.cq.minis(s.i)
+	array := q.cq.miniArray(s.i)
 	for i := range dst[:n] {
 		if s.i%mlx5.MinisPerCQE == 0 {
-			array = q.cq.minis(s.i)
+			array = q.cq.miniArray(s.i)
 		}
 		mini := array.Mini(s.i)
 		length := mini.ByteCount()
@@ -275,12 +275,12 @@ func (r singleSGE) expand(dst []Packet) (int, bool) {
 		s.i++
 	}
 	q.count.bytes.n += bytes
-	q.expanded(n)
+	q.countExpanded(n)
 	return n, true
 }
 
-// expanded counts n frames of the CQE block, and ends it if they were the last.
-func (q *RxQueue) expanded(n int) {
+// countExpanded counts n frames of the CQE block, and ends it if they were the last.
+func (q *RxQueue) countExpanded(n int) {
 	q.count.compressed.n += uint64(n)
 	if q.block.i == q.block.n {
 		q.cq.endBlock(q.block.n)
@@ -291,8 +291,8 @@ func (q *RxQueue) expanded(n int) {
 // badBlock resets the queue over a CQE block with a frame that cannot be.
 func (q *RxQueue) badBlock() {
 	q.count.malformed.n++
-	cqe := q.cq.next()
-	q.failed(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(),
+	cqe := q.cq.entryAtCI()
+	q.resetOrDefer(fmt.Sprintf("%s, of which compressed completion %d makes no sense", cqe.String(),
 		q.block.i))
 }
 

@@ -48,7 +48,7 @@ func newStridingRxQueue(index, entries int, ring, rec *mmio.Region,
 		mlx5.PutNext(q.ring[at:], 0)
 		mlx5.PutData(q.ring[at+mlx5.DataSegSize:], uint32(pool.size), pool.lkey, 0)
 	}
-	q.rewind()
+	q.rewindRing()
 	return q
 }
 
@@ -63,22 +63,22 @@ func (q *striding) poll(dst []Packet) int {
 			}
 			continue
 		}
-		if q.cq.ready(1) == 0 {
+		if q.cq.countReady(1) == 0 {
 			break
 		}
-		cqe := q.cq.next()
+		cqe := q.cq.entryAtCI()
 		tail, word := cqe.Tail(), cqe.ByteCount()
 		switch inSlab := q.isNext(uint32(cqe.WQEID())); {
 		case tail&0xfc == plainReceive && inSlab && q.strideOK(uint16(tail>>16), word):
 			q.cq.ci++
 			if p := &dst[n]; q.consumeStrides(p, word) {
-				describe(p, cqe)
+				describePacket(p, cqe)
 				p.Flags = q.flagsOf(cqe)
 				n++
 			}
 		case q.cq.compressed && tail&0xfc == titleReceive && inSlab &&
 			blockLen(cqe, strides-q.at) > 0:
-			q.block.begin(cqe, blockLen(cqe, strides), q.flagsOf(cqe)&^RxHash)
+			q.block.beginBlock(cqe, blockLen(cqe, strides), q.flagsOf(cqe)&^RxHash)
 		default:
 			q.handleErrorCQE(cqe)
 			return n
@@ -121,8 +121,8 @@ func (q *striding) leaveSlab(f Frame) {
 	q.enterHolders()
 	q.at = 0
 	q.cc++
-	if q.pool.drop(f, 1) {
-		q.give(f)
+	if q.pool.dropHolds(f, 1) {
+		q.giveBuffer(f)
 	}
 }
 
@@ -139,11 +139,11 @@ func (q *striding) enterHolders() {
 func (q *striding) expandStriding(dst []Packet) (n int, ok bool) {
 	s := &q.block
 	for n < len(dst) && s.i < s.n {
-		array := q.cq.minis(s.i)
+		array := q.cq.miniArray(s.i)
 		mini := array.Mini(s.i)
 		if q.at == 0 && s.i > 0 || !q.strideOK(mini.StrideIndex(), mini.ByteCount()) {
 			q.count.malformed.n++
-			q.resetStriding(q.cq.next().String())
+			q.resetStriding(q.cq.entryAtCI().String())
 			return n, false
 		}
 		s.i++
@@ -172,7 +172,7 @@ func (q *striding) handleErrorCQE(cqe *mlx5.CQE) {
 
 func (q *striding) resetStriding(cause string) {
 	q.enterHolders()
-	q.failed(fmt.Sprintf("%s where stride %d of descriptor %d was expected",
+	q.resetOrDefer(fmt.Sprintf("%s where stride %d of descriptor %d was expected",
 		cause, q.at, uint16(q.cc)))
 }
 
@@ -184,27 +184,27 @@ func (q *striding) release(pkts []Packet) {
 			pkts[i].Frame = NoFrame
 			n++
 		}
-		if f != NoFrame && q.pool.drop(f, n) {
-			q.give(f)
+		if f != NoFrame && q.pool.dropHolds(f, n) {
+			q.giveBuffer(f)
 		}
 	}
 }
 
-func (q *striding) place(f Frame) bool {
+func (q *striding) placeBuffer(f Frame) bool {
 	if q.room() == 0 {
 		return false
 	}
-	q.pool.hold(f)
-	q.put(q.pc, f)
+	q.pool.holdFrames(f)
+	q.writeBuffer(q.pc, f)
 	q.pc++
 	return true
 }
 
 func (q *striding) room() uint32 { return q.mask + 1 - (q.pc - q.cc) }
 
-func (q *striding) most() uint32 { return q.pc }
+func (q *striding) mostBuffers() uint32 { return q.pc }
 
 func (q *striding) restart() {
 	q.at, q.out = 0, 0
-	q.reload()
+	q.reloadBuffers()
 }

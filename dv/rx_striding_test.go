@@ -19,7 +19,7 @@ const rigSlabs = 4
 
 func newStrideRig(t testing.TB, slabs int) *strideRig {
 	pool := newPool(memory(t, slabs*slabSize), 0x12a4, slabSize, slabs)
-	pool.share()
+	pool.makeShared()
 	const completions = rigSlabs * strides
 	cqMem, rec, cqRec := memory(t, completions*64), memory(t, 8), memory(t, 8)
 	r := &strideRig{rxRig: &rxRig{pool: pool, rec: rec, cqRec: cqRec}}
@@ -30,7 +30,7 @@ func newStrideRig(t testing.TB, slabs int) *strideRig {
 	r.q.queueControl = queueControl{
 		halt:      func() error { r.halts++; return nil },
 		start:     func() error { r.starts++; r.next, r.at = 0, 0; return nil },
-		fail:      func(err error) { r.failure = err; r.q.signals.raise(signalFailed) },
+		fail:      func(err error) { r.failure = err; r.q.signals.raiseBits(signalFailed) },
 		wakeAfter: func(wakeReason, time.Duration) {},
 		ended:     func() error { return ErrFailed },
 	}
@@ -129,9 +129,9 @@ func TestStridingConservation(t *testing.T) {
 		}
 		r.q.cc, r.q.pc, r.q.posted, r.next = start, start, start, uint16(start)
 		for _, f := range frames {
-			r.q.give(f)
+			r.q.giveBuffer(f)
 		}
-		r.q.publish()
+		r.q.publishBuffers()
 		r.q.cq.ci, r.nic.pi = start<<9, start<<9
 		for at := 63; at < len(r.nic.buf); at += 64 {
 			r.nic.buf[at] = 0xf0

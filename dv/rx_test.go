@@ -111,7 +111,7 @@ func TestVerdict(t *testing.T) {
 		{"options", l3ok | l4ok | 0x4a, RxIPv4 | RxTCP | RxL3OK | RxL4OK},
 		{"upper bits", 0xf900 | l3ok | l4ok | 0x48, RxIPv4 | RxTCP | RxL3OK | RxL4OK},
 	} {
-		if got := v.of(c.status); got != c.want {
+		if got := v.flagsFor(c.status); got != c.want {
 			t.Errorf("%s: flags %09b, want %09b", c.name, got, c.want)
 		}
 	}
@@ -155,9 +155,9 @@ func (r *rxRig) startAt(descriptor, completion uint32) {
 		r.nic.buf[at] = 0xf0
 	}
 	for _, f := range frames {
-		q.give(f)
+		q.giveBuffer(f)
 	}
-	q.publish()
+	q.publishBuffers()
 }
 
 // exercise moves total frames through the queue in random portions.

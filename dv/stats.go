@@ -102,9 +102,9 @@ type counter struct {
 	shown atomic.Uint64
 }
 
-// show makes n visible. The comparison saves a locked store where nothing
+// publishCount makes n visible. The comparison saves a locked store where nothing
 // changed.
-func (c *counter) show() {
+func (c *counter) publishCount() {
 	if c.n != c.shown.Load() {
 		c.shown.Store(c.n)
 	}
@@ -117,35 +117,35 @@ type rxCounts struct {
 	tooLong, flushed, errors, malformed                                         counter
 }
 
-// show makes what a batch changes visible.
-func (c *rxCounts) show() {
-	c.packets.show()
-	c.bytes.show()
-	c.compressed.show()
-	c.segmented.show()
-	c.polls.show()
-	c.hits.show()
-	c.refills.show()
-	c.stalls.show()
+// publishCounts makes what a batch changes visible.
+func (c *rxCounts) publishCounts() {
+	c.packets.publishCount()
+	c.bytes.publishCount()
+	c.compressed.publishCount()
+	c.segmented.publishCount()
+	c.polls.publishCount()
+	c.hits.publishCount()
+	c.refills.publishCount()
+	c.stalls.publishCount()
 }
 
 // showFaults makes what an error changes visible.
 func (c *rxCounts) showFaults() {
-	c.resets.show()
-	c.tooLong.show()
-	c.flushed.show()
-	c.errors.show()
-	c.malformed.show()
+	c.resets.publishCount()
+	c.tooLong.publishCount()
+	c.flushed.publishCount()
+	c.errors.publishCount()
+	c.malformed.publishCount()
 }
 
 // showWaits makes what arming and waiting change visible, and the polls that
 // found nothing.
 func (c *rxCounts) showWaits() {
-	c.polls.show()
-	c.refills.show()
-	c.arms.show()
-	c.events.show()
-	c.wakes.show()
+	c.polls.publishCount()
+	c.refills.publishCount()
+	c.arms.publishCount()
+	c.events.publishCount()
+	c.wakes.publishCount()
 }
 
 func (c *rxCounts) stats() RxStats {
@@ -173,27 +173,27 @@ type txCounts struct {
 // showPosts makes the most important of what a flush changes visible: each
 // counter costs it a locked store, and many flushes are of one packet.
 func (c *txCounts) showPosts() {
-	c.packets.show()
-	c.bytes.show()
+	c.packets.publishCount()
+	c.bytes.publishCount()
 }
 
 // showDone makes what completions and earlier flushes changed visible.
 func (c *txCounts) showDone() {
-	c.completions.show()
-	c.doorbells.show()
-	c.blueFlames.show()
-	c.inline.show()
-	c.zeroCopy.show()
-	c.lso.show()
-	c.mpw.show()
+	c.completions.publishCount()
+	c.doorbells.publishCount()
+	c.blueFlames.publishCount()
+	c.inline.publishCount()
+	c.zeroCopy.publishCount()
+	c.lso.publishCount()
+	c.mpw.publishCount()
 }
 
 // showFaults makes what an error or a full ring changes visible.
 func (c *txCounts) showFaults() {
-	c.stalls.show()
-	c.refused.show()
-	c.lost.show()
-	c.resets.show()
+	c.stalls.publishCount()
+	c.refused.publishCount()
+	c.lost.publishCount()
+	c.resets.publishCount()
 }
 
 func (c *txCounts) stats() TxStats {
@@ -221,8 +221,9 @@ type portCounter struct {
 	sum   uint64 // since open
 }
 
-// open begins to count. Where the counter cannot be read there is nothing to count, for good.
-func (p *portCounter) open(c clock.Clock, ask func() (uint64, error)) {
+// startCounting begins to count. Where the counter cannot be read there is nothing to count, for
+// good.
+func (p *portCounter) startCounting(c clock.Clock, ask func() (uint64, error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clock = c
@@ -231,9 +232,9 @@ func (p *portCounter) open(c clock.Clock, ask func() (uint64, error)) {
 	}
 }
 
-// value returns how much has been counted since open, 0 if that is not known. The firmware's
+// readSince returns how much has been counted since open, 0 if that is not known. The firmware's
 // counters have 32 bits (struct mlx5_ifc_query_q_counter_out_bits), and wrap.
-func (p *portCounter) value() uint64 {
+func (p *portCounter) readSince() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ask == nil || p.clock.Since(p.at) < portCounterLife {
@@ -252,8 +253,8 @@ func (p *portCounter) value() uint64 {
 	return p.sum
 }
 
-// last is value as it was told last.
-func (p *portCounter) last() uint64 {
+// lastValue is value as it was told last.
+func (p *portCounter) lastValue() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.sum
@@ -267,7 +268,7 @@ func (p *portCounter) last() uint64 {
 // our queues it was. A device that is over is not asked again: a command to it may take seconds.
 func (d *Device) OutOfBuffer() uint64 {
 	if d.Err() != nil {
-		return d.outOfBuffer.last()
+		return d.outOfBuffer.lastValue()
 	}
-	return d.outOfBuffer.value()
+	return d.outOfBuffer.readSince()
 }

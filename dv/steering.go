@@ -22,9 +22,9 @@ type class struct {
 	above     []uverbs.FlowSpec
 }
 
-// classes returns every kind of unicast traffic but the last, see classOther.
+// unicastClasses returns every kind of unicast traffic but the last, see classOther.
 // Fragments have no ports, and go with the rest of their family.
-func classes() []class {
+func unicastClasses() []class {
 	v4, v6 := uverbs.IPv4Match{}.Spec(), uverbs.IPv6Match{}.Spec()
 	tcp, udp := uverbs.PortMatch{}.TCP(), uverbs.PortMatch{}.UDP()
 	return []class{
@@ -66,7 +66,7 @@ const (
 // each frame (check_conflicting_ftes, add_rule_fg in linux 6.12 drivers/net/ethernet/
 // mellanox/mlx5/core/fs_core.c).
 func (d *Device) unicastRule(c class) uverbs.FlowAttr {
-	dst := d.unicast()
+	dst := d.unicastMatch()
 	dst.EtherType = c.etherType
 	specs := append([]uverbs.FlowSpec{dst.Spec()}, c.above...)
 	return uverbs.FlowAttr{Priority: c.priority, Port: d.port,
@@ -76,23 +76,23 @@ func (d *Device) unicastRule(c class) uverbs.FlowAttr {
 // newFlowTag returns 24 random bits, not all 0: 0 is what rules without a tag have.
 func newFlowTag(r random.Source) uint32 { return 1 + r.Rand().Uint32N(1<<24-1) }
 
-// unicast returns what our frames have in common: the MAC, or in promiscuous mode
+// unicastMatch returns what our frames have in common: the MAC, or in promiscuous mode
 // only that the group bit is clear.
-func (d *Device) unicast() uverbs.EthMatch {
+func (d *Device) unicastMatch() uverbs.EthMatch {
 	if d.config.Promiscuous {
 		return d.anyUnicast()
 	}
-	return d.tagged(uverbs.EthMatch{Dst: [macLen]byte(d.MAC()), DstMask: uverbs.ExactMAC})
+	return d.withVLANTag(uverbs.EthMatch{Dst: [macLen]byte(d.MAC()), DstMask: uverbs.ExactMAC})
 }
 
 // anyUnicast is frames to any unicast MAC.
 func (d *Device) anyUnicast() uverbs.EthMatch {
-	return d.tagged(uverbs.EthMatch{DstMask: [macLen]byte{1}})
+	return d.withVLANTag(uverbs.EthMatch{DstMask: [macLen]byte{1}})
 }
 
-// tagged has m match frames of our VLAN only, if we are in one, whatever their
+// withVLANTag has m match frames of our VLAN only, if we are in one, whatever their
 // priority.
-func (d *Device) tagged(m uverbs.EthMatch) uverbs.EthMatch {
+func (d *Device) withVLANTag(m uverbs.EthMatch) uverbs.EthMatch {
 	if d.config.VLAN != 0 {
 		m.VLAN, m.VLANMask = d.config.VLAN, vlanID
 	}
@@ -105,8 +105,8 @@ type group struct {
 	dst, mask [macLen]byte
 }
 
-// groups is broadcast and the multicast of IPv6 (RFC 2464) and IPv4 (RFC 1112).
-func groups() []group {
+// groupClasses is broadcast and the multicast of IPv6 (RFC 2464) and IPv4 (RFC 1112).
+func groupClasses() []group {
 	return []group{
 		{"broadcast", uverbs.ExactMAC, uverbs.ExactMAC},
 		{"IPv6 multicast", [macLen]byte{0x33, 0x33}, [macLen]byte{0xff, 0xff}},
@@ -114,8 +114,8 @@ func groups() []group {
 	}
 }
 
-// match returns the group's frames.
-func (g group) match() uverbs.EthMatch { return uverbs.EthMatch{Dst: g.dst, DstMask: g.mask} }
+// ethMatch returns the group's frames.
+func (g group) ethMatch() uverbs.EthMatch { return uverbs.EthMatch{Dst: g.dst, DstMask: g.mask} }
 
 // copyRule has the frames of match copied for us; they go on to Linux. It has no tag, so
 // that the equal rules of other slices on this port are merged with it: each gets a copy.
@@ -124,25 +124,25 @@ func copyRule(match uverbs.EthMatch, port uint8) uverbs.FlowAttr {
 		Specs: []uverbs.FlowSpec{match.Spec()}}
 }
 
-// steer makes the tables, targets and rules, as steps of the cleanup, rules last:
+// createSteering makes the tables, targets and rules, as steps of the cleanup, rules last:
 // each works from its creation on. With Config.TakesOver those for unicast come later.
-func (d *Device) steer() error {
+func (d *Device) createSteering() error {
 	if d.config.HostMode {
 		return d.steerByPort()
 	}
-	other, err := d.targets()
+	other, err := d.createTargets()
 	if err != nil {
 		return err
 	}
 	d.hashed.rest = other
-	claim := func() error { return d.hashed.claim(d, firstPriority, otherPriority) }
+	claim := func() error { return d.hashed.claimMAC(d, firstPriority, otherPriority) }
 	if d.config.TakesOver {
 		claim = func() error { return nil }
 	}
-	if err := d.cleanup.run("rules by class", claim, d.hashed.closeRules); err != nil {
-		return d.claimed(err)
+	if err := d.cleanup.runStep("rules by class", claim, d.hashed.closeRules); err != nil {
+		return d.explainClaimed(err)
 	}
-	for _, g := range groups() {
+	for _, g := range groupClasses() {
 		if err := d.addGroup(g, other); err != nil {
 			return err
 		}
@@ -150,8 +150,8 @@ func (d *Device) steer() error {
 	return nil
 }
 
-// claimed makes the kernel's EEXIST about a unicast rule a sentence.
-func (d *Device) claimed(err error) error {
+// explainClaimed makes the kernel's EEXIST about a unicast rule a sentence.
+func (d *Device) explainClaimed(err error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
@@ -165,9 +165,9 @@ func (d *Device) claimed(err error) error {
 	return &refusal{ErrMAC, err, fmt.Sprintf("another program has %s on this port: %s", what, fix)}
 }
 
-// targets makes one RSS queue pair per class over a table of all queues, and
+// createTargets makes one RSS queue pair per class over a table of all queues, and
 // one without a hash for all other frames over a table of one entry.
-func (d *Device) targets() (other *uverbs.QP, err error) {
+func (d *Device) createTargets() (other *uverbs.QP, err error) {
 	single, err := d.addTable("indirection table of one entry", []*uverbs.WQ{d.rxObjects[0].wq}, 0)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (d *Device) targets() (other *uverbs.QP, err error) {
 
 // classTargets makes the targets of the hashed classes.
 func (d *Device) classTargets() error {
-	return d.cleanup.run("targets by class",
+	return d.cleanup.runStep("targets by class",
 		func() error { return d.hashed.addTargets(d, d.spread.Load().queueAt) },
 		d.hashed.closeTargets)
 }
@@ -194,7 +194,7 @@ func logTable(caps uverbs.DeviceCaps, n int) int {
 }
 
 func (d *Device) addTable(name string, wqs []*uverbs.WQ, log int) (t *uverbs.IndTable, err error) {
-	err = d.cleanup.run(name, func() error {
+	err = d.cleanup.runStep(name, func() error {
 		t, err = d.context.CreateIndirectionTable(wqs, log)
 		return err
 	}, func() error { return t.Close() })
@@ -202,7 +202,7 @@ func (d *Device) addTable(name string, wqs []*uverbs.WQ, log int) (t *uverbs.Ind
 }
 
 func (d *Device) addTarget(c class, table *uverbs.IndTable) (qp *uverbs.QP, err error) {
-	err = d.cleanup.run("target for "+c.name, func() error {
+	err = d.cleanup.runStep("target for "+c.name, func() error {
 		qp, err = d.pd.CreateRSSQP(uverbs.RSSAttr{Table: table,
 			Fields: c.fields, Key: d.config.RSSKey})
 		return err
@@ -212,7 +212,7 @@ func (d *Device) addTarget(c class, table *uverbs.IndTable) (qp *uverbs.QP, err 
 
 func (d *Device) addRule(name string, qp *uverbs.QP, rule uverbs.FlowAttr) error {
 	var flow *uverbs.Flow
-	return d.cleanup.run("rule for "+name, func() (err error) {
+	return d.cleanup.runStep("rule for "+name, func() (err error) {
 		if flow, err = qp.CreateFlow(rule); err == nil {
 			d.fixedRules = append(d.fixedRules, fixedRule(name, rule))
 		}
@@ -232,13 +232,13 @@ func fixedRule(name string, rule uverbs.FlowAttr) RuleInfo {
 // addGroup installs a group rule that copies or, on a device that cannot copy
 // and with leave of the configuration, takes.
 func (d *Device) addGroup(g group, qp *uverbs.QP) error {
-	rule := copyRule(d.tagged(g.match()), d.port)
+	rule := copyRule(d.withVLANTag(g.ethMatch()), d.port)
 	err := d.addRule(g.name, qp, rule)
 	if !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
 	}
 	if !d.config.TakeMulticast {
-		return errorf(ErrNotSupported,
+		return errorOfKind(ErrNotSupported,
 			"%s cannot share %s with Linux, and taking it would cut Linux off: set TakeMulticast "+
 				"if Linux does not need the port (%w)",
 			d.Name(), g.name, err)

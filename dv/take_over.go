@@ -39,7 +39,7 @@ func (d *Device) TakeOver() error {
 	if !d.takesOver(h) || h.other != nil {
 		return nil
 	}
-	return d.equal(h.claim(d, takeOverPriority, takeOverPriority+hashedPriorities))
+	return d.explainEqual(h.claimMAC(d, takeOverPriority, takeOverPriority+hashedPriorities))
 }
 
 // Settle ends what TakeOver began: our rules take the places of those of the process before, which
@@ -57,15 +57,15 @@ func (d *Device) Settle() error {
 	}
 	ahead := &hashed{rules: h.rules, other: h.other}
 	h.rules, h.other = nil, nil
-	if err := h.claim(d, firstPriority, otherPriority); err != nil {
+	if err := h.claimMAC(d, firstPriority, otherPriority); err != nil {
 		h.rules, h.other = ahead.rules, ahead.other
-		return d.equal(err)
+		return d.explainEqual(err)
 	}
 	return ahead.endRules()
 }
 
-// equal makes the kernel's EEXIST about a rule for our MAC a sentence.
-func (d *Device) equal(err error) error {
+// explainEqual makes the kernel's EEXIST about a rule for our MAC a sentence.
+func (d *Device) explainEqual(err error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}

@@ -115,15 +115,15 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 		inFlightFrames: inFlightRing{ring: make([]inFlightFrame, blocks*dsPerBB)},
 	}
 	q.longest.Store(int32(limits.frame))
-	q.rewind()
+	q.rewindRing()
 	return q
 }
 
 // longestFrame returns the longest frame that is sent, in bytes, without FCS.
 func (q *TxQueue) longestFrame() int { return int(q.longest.Load()) }
 
-// rewind sets the ring to its state after a reset: empty, counters 0.
-func (q *TxQueue) rewind() {
+// rewindRing sets the ring to its state after a reset: empty, counters 0.
+func (q *TxQueue) rewindRing() {
 	q.pc, q.cc, q.rung, q.asked, q.last = 0, 0, 0, 0, 0
 	q.mpw = mpw{}
 	q.stage.head, q.stage.tail = 0, 0
@@ -158,9 +158,9 @@ func (q *TxQueue) room() uint32 { return q.size - (q.pc - q.cc) }
 // present count.
 func (q *TxQueue) allocStage(n uint32) (uint32, bool) {
 	if q.cc == q.pc {
-		q.stage.restart()
+		q.stage.restartIfEmpty()
 	}
-	return q.stage.alloc(n)
+	return q.stage.allocPiece(n)
 }
 
 // descriptor returns blocks of zero or stale bytes to write the descriptor at
@@ -174,9 +174,9 @@ func (q *TxQueue) descriptor(blocks uint32) []byte {
 	return q.ring[slot*mlx5.BB : (slot+blocks)*mlx5.BB]
 }
 
-// commit ends the writing of the descriptor at pc, the blocks that
+// commitWQE ends the writing of the descriptor at pc, the blocks that
 // descriptor returned. It asks for a completion once per quarter of the ring.
-func (q *TxQueue) commit(blocks uint32) {
+func (q *TxQueue) commitWQE(blocks uint32) {
 	if slot := q.pc & q.mask; slot+blocks > q.size {
 		n := copy(q.ring[slot*mlx5.BB:], q.scratch[:blocks*mlx5.BB])
 		copy(q.ring, q.scratch[n:blocks*mlx5.BB])
@@ -185,13 +185,13 @@ func (q *TxQueue) commit(blocks uint32) {
 	q.pc += blocks
 	q.count.packets.n++
 	if q.pc-q.asked >= q.quarter {
-		q.ask()
+		q.askForCompletion()
 	}
 }
 
-// ask makes the last descriptor ask for a completion. The NIC does not know
+// askForCompletion makes the last descriptor ask for a completion. The NIC does not know
 // it yet.
-func (q *TxQueue) ask() {
+func (q *TxQueue) askForCompletion() {
 	slot := q.last & q.mask
 	q.ring[slot*mlx5.BB+ctrlFlags] = mlx5.CEAlways
 	q.marks[slot] = mark{start: q.last, end: q.pc, stage: q.stage.head, packets: q.count.packets.n}
@@ -207,13 +207,13 @@ func (q *TxQueue) Flush() {
 	if q.pc == q.rung {
 		return
 	}
-	if !q.signals.none() {
+	if !q.signals.isClear() {
 		q.count.showPosts()
 		return
 	}
 	q.closeMPW()
 	if q.asked != q.pc {
-		q.ask()
+		q.askForCompletion()
 	}
 	mmio.ToDevice()
 	q.rec.StoreBE32(mlx5.RecordSend, q.pc&0xffff)

@@ -47,7 +47,7 @@ func TestPostChainBytes(t *testing.T) {
 			limits := defaultLimits
 			limits.minInline, limits.frame = c.inline, 9018
 			r := newTxRig(t, 64, 128<<10, limits).at(c.pc)
-			r.pool.chain()
+			r.pool.makeChainable()
 			f := chained(t, r.pool, 3)
 			for i := range 100 {
 				r.pool.Bytes(f)[i] = byte(i)
@@ -62,7 +62,8 @@ func TestPostChainBytes(t *testing.T) {
 				for range i {
 					g = r.pool.next[g]
 				}
-				want += fmt.Sprintf("%08x00007700%016x", piece.n, r.pool.addr(g)+uint64(piece.at))
+				want += fmt.Sprintf("%08x00007700%016x", piece.n,
+					r.pool.frameAddr(g)+uint64(piece.at))
 			}
 			r.q.Flush()
 			if got := hex.EncodeToString(r.wqe(c.pc, len(want)/2)); got != want {
@@ -95,7 +96,7 @@ func TestPostChainRefusals(t *testing.T) {
 		limits := defaultLimits
 		limits.minInline, limits.frame = c.inline, 9018
 		r := newTxRig(t, 64, 128<<10, limits)
-		r.pool.chain()
+		r.pool.makeChainable()
 		f := chained(t, r.pool, c.parts)
 		if err := r.q.PostFrame(f, c.off, c.n, 0); !errors.Is(err, ErrFrameSize) || r.q.pc != 0 ||
 			r.pool.Free() != 64-c.parts {
@@ -103,7 +104,7 @@ func TestPostChainRefusals(t *testing.T) {
 		}
 	}
 	r := newTxRig(t, 64, 128<<10, txLimits{frame: 9018})
-	r.pool.chain()
+	r.pool.makeChainable()
 	r.q.pc = 61 // three blocks are left: enough for one descriptor of two
 	for i, want := range []error{nil, ErrRingFull} {
 		if err := r.q.PostFrame(chained(t, r.pool, 3), 0, 5000, 0); !errors.Is(err, want) {
@@ -114,7 +115,7 @@ func TestPostChainRefusals(t *testing.T) {
 
 func TestPostChainAllocations(t *testing.T) {
 	r := newTxRig(t, 64, 128<<10, txLimits{frame: 9018})
-	r.pool.chain()
+	r.pool.makeChainable()
 	done := sent(0)
 	if n := testing.AllocsPerRun(300, func() {
 		f := chained(t, r.pool, 4)

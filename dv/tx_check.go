@@ -15,20 +15,20 @@ const txTimeout = 15 * time.Second
 // as it returns true: there is something left to look after.
 func (q *TxQueue) Check() (again bool) {
 	q.Reap()
-	q.watch()
-	q.report()
+	q.watchForStall()
+	q.logResets()
 	q.count.showPosts()
-	q.show()
+	q.publishCounts()
 	q.count.showFaults()
-	return !q.signals.stopped() && (q.pc != q.cc || q.recovery.unlogged > 0)
+	return !q.signals.isStopped() && (q.pc != q.cc || q.recovery.unlogged > 0)
 }
 
 // showEvery is after how many completions Reap shows the counters: that costs three times as much
 // as to consume one.
 const showEvery = 16
 
-// show makes what completions and flushes changed visible.
-func (q *TxQueue) show() {
+// publishCounts makes what completions and flushes changed visible.
+func (q *TxQueue) publishCounts() {
 	q.shown = q.count.completions.n
 	q.count.showDone()
 }
@@ -40,8 +40,8 @@ type txStall struct {
 	timedOut bool // too long: the queue is to be replaced
 }
 
-// watch signals a reset when the queue has stood still for too long.
-func (q *TxQueue) watch() {
+// watchForStall signals a reset when the queue has stood still for too long.
+func (q *TxQueue) watchForStall() {
 	if q.rung == q.cc {
 		q.stall = txStall{}
 		return
@@ -51,21 +51,21 @@ func (q *TxQueue) watch() {
 		q.stall = txStall{since: now, cc: q.cc}
 	} else if now.Sub(q.stall.since) > txTimeout {
 		q.stall.timedOut = true
-		q.signals.raise(signalReset)
+		q.signals.raiseBits(signalReset)
 	}
 }
 
-// full returns the answer to a packet there is no room for.
-func (q *TxQueue) full() error {
+// fullError returns the answer to a packet there is no room for.
+func (q *TxQueue) fullError() error {
 	q.count.stalls.n++
 	q.count.showFaults()
-	q.watch()
+	q.watchForStall()
 	return ErrRingFull
 }
 
-// report logs the resets there were since the last line, once per second at most.
-func (q *TxQueue) report() {
-	if n := q.recovery.report(); n > 0 {
+// logResets logs the resets there were since the last line, once per second at most.
+func (q *TxQueue) logResets() {
+	if n := q.recovery.resetsToLog(); n > 0 {
 		q.log.Warn("send queue was in error and is replaced", "queue", q.index, "resets", n,
 			"lost_packets", q.count.lost.n, "cause", q.recovery.cause)
 	}

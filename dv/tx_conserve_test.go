@@ -176,7 +176,7 @@ func (e *txExercise) got(t *testing.T, w, packet []byte) {
 	if len(e.sentWant) == 0 || !bytes.Equal(packet, e.sentWant[0].bytes) {
 		t.Fatalf("descriptor at %#x has another packet than was posted", e.hw)
 	}
-	if want := csum(e.sentWant[0].flags); w[3] != 0x0e && w[20] != want {
+	if want := csumBits(e.sentWant[0].flags); w[3] != 0x0e && w[20] != want {
 		t.Fatalf("descriptor at %#x asks for checksums %#x, want %#x", e.hw, w[20], want)
 	}
 	e.sentWant = e.sentWant[1:]

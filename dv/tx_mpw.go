@@ -24,11 +24,11 @@ const mpwHead = (mlx5.CtrlSegSize + mlx5.EthSegSize) / mlx5.DSSize
 // dsPerBB says how many 16-byte units make a block.
 const dsPerBB = mlx5.BB / mlx5.DSSize
 
-// record returns room for a record of ds units, for a frame with these flags,
+// mpwRecord returns room for a record of ds units, for a frame with these flags,
 // in a multi-packet descriptor. nil: the frame needs a descriptor of its own,
 // because the queue has no such descriptors, the end of the ring is near, or
 // there is no room.
-func (q *TxQueue) record(ds uint32, flags TxFlags) []byte {
+func (q *TxQueue) mpwRecord(ds uint32, flags TxFlags) []byte {
 	m := &q.mpw
 	if (m.ds+ds > m.limit || m.flags != flags) && !q.openMPW(ds, flags) {
 		return nil
@@ -48,7 +48,7 @@ func (q *TxQueue) openMPW(ds uint32, flags TxFlags) bool {
 	if mpwHead+ds > limit {
 		return false
 	}
-	mlx5.PutEth(q.ring[slot*mlx5.BB+mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags)})
+	mlx5.PutEth(q.ring[slot*mlx5.BB+mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csumBits(flags)})
 	q.last = q.pc
 	q.mpw = mpw{ds: mpwHead, limit: limit, flags: flags, before: q.count.packets.n}
 	return true
@@ -65,7 +65,7 @@ func (q *TxQueue) closeMPW() {
 	w := q.ring[(q.last&q.mask)*mlx5.BB:]
 	mlx5.PutCtrl(w, mlx5.OpEnhancedMPW, 0, uint16(q.last), q.sqn, uint8(ds), mlx5.CEOnError)
 	if q.pc-q.asked >= q.quarter {
-		q.ask()
+		q.askForCompletion()
 	}
 }
 
@@ -74,10 +74,10 @@ func (q *TxQueue) closeMPW() {
 // descriptor. It reports false, and
 // has done nothing, where there is more to it.
 func (q *TxQueue) postSmall(b []byte, flags TxFlags) bool {
-	if len(b) < ethMin || q.signals.stopped() {
+	if len(b) < ethMin || q.signals.isStopped() {
 		return false
 	}
-	w := q.record(uint32(mlx5.InlineDS(len(b))), flags)
+	w := q.mpwRecord(uint32(mlx5.InlineDS(len(b))), flags)
 	if w == nil {
 		return false
 	}
@@ -91,7 +91,7 @@ func (q *TxQueue) postSmall(b []byte, flags TxFlags) bool {
 
 // putMPWInline adds a frame, size bytes of which n are p's and its tag's.
 func (q *TxQueue) putMPWInline(p *TxPacket, n, size int, flags TxFlags) bool {
-	w := q.record(uint32(mlx5.InlineDS(size)), flags)
+	w := q.mpwRecord(uint32(mlx5.InlineDS(size)), flags)
 	if w == nil {
 		return false
 	}
@@ -109,7 +109,7 @@ func (q *TxQueue) putMPWInline(p *TxPacket, n, size int, flags TxFlags) bool {
 
 // putMPWPointer adds a frame of n bytes that is in registered memory.
 func (q *TxQueue) putMPWPointer(n int, flags TxFlags, lkey uint32, addr uint64) bool {
-	w := q.record(1, flags)
+	w := q.mpwRecord(1, flags)
 	if w == nil {
 		return false
 	}

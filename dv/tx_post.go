@@ -20,7 +20,7 @@ func (q *TxQueue) Post(p *TxPacket) error {
 	for _, b := range p.Bufs {
 		n += len(b)
 	}
-	if q.signals.stopped() {
+	if q.signals.isStopped() {
 		return q.ended()
 	}
 	flags, tag := p.Flags, 0
@@ -53,16 +53,16 @@ func (q *TxQueue) postInline(p *TxPacket, n, size int, flags TxFlags) error {
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(size)
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
-		return q.full()
+		return q.fullError()
 	}
 	w := q.descriptor(blocks)
 	mlx5.PutCtrl(w, mlx5.OpSend, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
-	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags), InlineLen: uint16(size)})
+	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csumBits(flags), InlineLen: uint16(size)})
 	putFrame(w[inlineAt:inlineAt+n], p)
 	clear(w[inlineAt+n : ds*mlx5.DSSize])
 	q.count.inline.n++
 	q.count.bytes.n += uint64(size)
-	q.commit(blocks)
+	q.commitWQE(blocks)
 	return nil
 }
 
@@ -72,11 +72,11 @@ func (q *TxQueue) postStaged(p *TxPacket, n int, flags TxFlags) error {
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(inline) + 1
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
-		return q.full()
+		return q.fullError()
 	}
 	at, ok := q.allocStage(uint32(n))
 	if !ok {
-		return q.full()
+		return q.fullError()
 	}
 	frame := q.stage.buf[at : at+uint32(n)]
 	putFrame(frame, p)
@@ -94,20 +94,21 @@ func (q *TxQueue) putSend(frame []byte, ds int, blocks uint32, flags TxFlags,
 	inline := q.limits.minInline
 	w := q.descriptor(blocks)
 	mlx5.PutCtrl(w, mlx5.OpSend, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
-	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags), InlineLen: uint16(inline)})
+	mlx5.PutEth(w[mlx5.CtrlSegSize:],
+		mlx5.Eth{CsumFlags: csumBits(flags), InlineLen: uint16(inline)})
 	if inline > 0 {
 		mlx5.PutInlineHeader(w[mlx5.CtrlSegSize:], frame[:inline])
 	}
 	mlx5.PutData(w[(ds-1)*mlx5.DSSize:], uint32(len(frame)-inline), lkey, addr+uint64(inline))
 	q.count.bytes.n += uint64(len(frame))
-	q.commit(blocks)
+	q.commitWQE(blocks)
 }
 
 // inlineAt says where inlined bytes start in a descriptor.
 const inlineAt = mlx5.CtrlSegSize + mlx5.InlineOffset
 
-// csum returns the checksum bits of an Ethernet segment for f.
-func csum(f TxFlags) uint8 { return uint8(f&(TxL3Csum|TxL4Csum)) * mlx5.CsumL3 }
+// csumBits returns the checksum bits of an Ethernet segment for f.
+func csumBits(f TxFlags) uint8 { return uint8(f&(TxL3Csum|TxL4Csum)) * mlx5.CsumL3 }
 
 // vlanTag is the size of an 802.1Q tag, which stands behind the two MAC
 // addresses.
@@ -132,17 +133,17 @@ func putFrame(dst []byte, p *TxPacket) {
 // gatherFrame is putFrame for a frame in pieces or with a tag.
 func gatherFrame(dst []byte, p *TxPacket) {
 	if p.Flags&TxVLAN == 0 {
-		gather(dst, p.Bufs, 0)
+		gatherBytes(dst, p.Bufs, 0)
 		return
 	}
-	gather(dst[:vlanAt], p.Bufs, 0)
+	gatherBytes(dst[:vlanAt], p.Bufs, 0)
 	binary.BigEndian.PutUint16(dst[vlanAt:], vlanEther)
 	binary.BigEndian.PutUint16(dst[vlanAt+2:], p.VLAN)
-	gather(dst[vlanAt+vlanTag:], p.Bufs, vlanAt)
+	gatherBytes(dst[vlanAt+vlanTag:], p.Bufs, vlanAt)
 }
 
-// gather fills dst with the bytes of bufs, from the skip'th on.
-func gather(dst []byte, bufs [][]byte, skip int) {
+// gatherBytes fills dst with the bytes of bufs, from the skip'th on.
+func gatherBytes(dst []byte, bufs [][]byte, skip int) {
 	for _, b := range bufs {
 		if skip >= len(b) {
 			skip -= len(b)
@@ -168,7 +169,7 @@ func (q *TxQueue) countRefused(err error) error {
 // set the Packet's Frame to NoFrame then. n may be Packet.Size of a frame in
 // several buffers. Tagging is not to be had.
 func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
-	if q.signals.stopped() {
+	if q.signals.isStopped() {
 		return q.ended()
 	}
 	if err := q.checkFrame(f, off, n, flags); err != nil {
@@ -186,7 +187,7 @@ func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 	if n <= inline {
 		return q.postShortFrame(f, bytes[off:off+n], flags)
 	}
-	addr := q.pool.addr(f) + uint64(off)
+	addr := q.pool.frameAddr(f) + uint64(off)
 	if q.putMPWPointer(n, flags, q.pool.lkey, addr) {
 		q.trackInFlight(f)
 		return nil
@@ -194,7 +195,7 @@ func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(inline) + 1
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
-		return q.full()
+		return q.fullError()
 	}
 	q.putSend(bytes[off:off+n], ds, blocks, flags, q.pool.lkey, addr)
 	q.trackInFlight(f)
@@ -204,7 +205,7 @@ func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 // trackInFlight leaves frame f with the NIC until the descriptor that ends at pc, or
 // grows on from there, is completed.
 func (q *TxQueue) trackInFlight(f Frame) {
-	q.inFlightFrames.push(q.pc, f)
+	q.inFlightFrames.pushFrame(q.pc, f)
 	q.count.zeroCopy.n++
 }
 
@@ -220,10 +221,10 @@ func (q *TxQueue) postShortFrame(f Frame, frame []byte, flags TxFlags) error {
 
 func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
 	switch {
-	case !q.pool.valid(f):
+	case !q.pool.ownsFrame(f):
 		return fmt.Errorf("send frame %d, the pool has %d: %w", f, q.pool.count, ErrFrameSize)
 	case n < ethHeader || n > q.longestFrame() || off < 0 || off > q.pool.size-ethMin ||
-		!q.pool.reaches(f, off, n):
+		!q.pool.chainReaches(f, off, n):
 		return fmt.Errorf(
 			"send %d bytes at offset %d of a frame of %d, the port takes %d to %d: %w",
 			n, off, q.pool.size, ethHeader, q.longestFrame(), ErrFrameSize)
@@ -247,17 +248,18 @@ func (q *TxQueue) postChain(f Frame, off, n int, flags TxFlags) error {
 	ds := head + 1 + (n-first+q.pool.size-1)/q.pool.size
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
-		return q.full()
+		return q.fullError()
 	}
 	w := q.descriptor(blocks)
 	mlx5.PutCtrl(w, mlx5.OpSend, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
-	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{CsumFlags: csum(flags), InlineLen: uint16(inline)})
+	mlx5.PutEth(w[mlx5.CtrlSegSize:],
+		mlx5.Eth{CsumFlags: csumBits(flags), InlineLen: uint16(inline)})
 	if inline > 0 {
 		mlx5.PutInlineHeader(w[mlx5.CtrlSegSize:], q.pool.Bytes(f)[off:off+inline])
 	}
 	q.putPieces(w[head*mlx5.DSSize:ds*mlx5.DSSize], f, off+inline, n-inline)
 	q.count.bytes.n += uint64(n)
-	q.commit(blocks)
+	q.commitWQE(blocks)
 	q.trackInFlight(f)
 	return nil
 }
@@ -266,7 +268,7 @@ func (q *TxQueue) postChain(f Frame, off, n int, flags TxFlags) error {
 func (q *TxQueue) putPieces(w []byte, f Frame, off, n int) {
 	for at := 0; at < len(w); at += mlx5.DataSegSize {
 		size := min(n, q.pool.size-off)
-		mlx5.PutData(w[at:], uint32(size), q.pool.lkey, q.pool.addr(f)+uint64(off))
+		mlx5.PutData(w[at:], uint32(size), q.pool.lkey, q.pool.frameAddr(f)+uint64(off))
 		f, n, off = q.pool.next[f], n-size, 0
 	}
 }
@@ -284,24 +286,24 @@ func (q *TxQueue) postLSO(p *TxPacket, n, tag int) error {
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(header) + 1
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
-		return q.full()
+		return q.fullError()
 	}
 	at, ok := q.allocStage(uint32(payload))
 	if !ok {
-		return q.full()
+		return q.fullError()
 	}
-	gather(q.stage.buf[at:at+uint32(payload)], p.Bufs, p.HdrLen)
+	gatherBytes(q.stage.buf[at:at+uint32(payload)], p.Bufs, p.HdrLen)
 	w := q.descriptor(blocks)
 	mlx5.PutCtrl(w, mlx5.OpLSO, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
 	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{
-		CsumFlags: csum(TxL3Csum | TxL4Csum), MSS: uint16(p.MSS), InlineLen: uint16(header),
+		CsumFlags: csumBits(TxL3Csum | TxL4Csum), MSS: uint16(p.MSS), InlineLen: uint16(header),
 	})
 	putFrame(w[inlineAt:inlineAt+header], p)
 	clear(w[inlineAt+header : (ds-1)*mlx5.DSSize])
 	mlx5.PutData(w[(ds-1)*mlx5.DSSize:], uint32(payload), q.stage.lkey, q.stage.addr+uint64(at))
 	q.count.lso.n++
 	q.count.bytes.n += uint64(header + payload)
-	q.commit(blocks)
+	q.commitWQE(blocks)
 	return nil
 }
 

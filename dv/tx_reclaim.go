@@ -11,7 +11,7 @@ import (
 func (q *TxQueue) Reclaim() int {
 	n := q.Reap()
 	if q.shown != q.count.completions.n {
-		q.show()
+		q.publishCounts()
 	}
 	return n
 }
@@ -19,33 +19,33 @@ func (q *TxQueue) Reclaim() int {
 // Reap is Reclaim for those who look before every small write: the counters are made visible for
 // every 16 completions, and for the last of them by Check.
 func (q *TxQueue) Reap() int {
-	if !q.signals.none() && !q.handleSignals() {
+	if !q.signals.isClear() && !q.handleSignals() {
 		return 0
 	}
-	n := q.cq.ready(int(q.cq.mask) + 1)
+	n := q.cq.countReady(int(q.cq.mask) + 1)
 	if n == 0 {
 		return 0
 	}
 	before := q.done
 	for range n {
-		cqe := q.cq.next()
+		cqe := q.cq.entryAtCI()
 		tail := cqe.Tail()
-		if tail&0xfc != plainSend || !q.retire(uint16(tail>>16)) {
+		if tail&0xfc != plainSend || !q.retireThrough(uint16(tail>>16)) {
 			done := q.done - before
 			if done > 0 {
-				q.recovery.good()
+				q.recovery.endResetRow()
 			}
 			q.handleErrorCQE(cqe)
 			return int(done)
 		}
 		q.cq.ci++
 	}
-	q.cq.publish()
-	q.inFlightFrames.release(q.cc, q.pool)
-	q.recovery.good()
+	q.cq.publishCI()
+	q.inFlightFrames.releaseThrough(q.cc, q.pool)
+	q.recovery.endResetRow()
 	q.count.completions.n += uint64(n)
 	if q.count.completions.n-q.shown >= showEvery {
-		q.show()
+		q.publishCounts()
 	}
 	return int(q.done - before)
 }
@@ -54,10 +54,10 @@ func (q *TxQueue) Reap() int {
 // solicited and the owner bit.
 const plainSend = uint32(mlx5.CQEReq) << 4
 
-// retire frees everything up to the descriptor that starts at the 16-bit count
+// retireThrough frees everything up to the descriptor that starts at the 16-bit count
 // index. It reports whether that one had asked for a completion and was
 // not completed yet.
-func (q *TxQueue) retire(index uint16) bool {
+func (q *TxQueue) retireThrough(index uint16) bool {
 	start := q.cc + (uint32(index)-q.cc)&q.mask
 	m := &q.marks[start&q.mask]
 	if m.start != start || m.end == start || q.rung-q.cc < m.end-q.cc {
@@ -72,40 +72,40 @@ func (q *TxQueue) retire(index uint16) bool {
 func (q *TxQueue) handleErrorCQE(cqe *mlx5.CQE) {
 	cause := fmt.Sprintf("%s in blocks %d to %d, bytes %x", cqe.String(),
 		uint16(q.cc), uint16(q.rung), cqe[:])
-	if q.recovery.wait() > 0 {
+	if q.recovery.pauseBeforeReset() > 0 {
 		q.recovery.pending = cause
-		q.signals.raise(signalReset)
+		q.signals.raiseBits(signalReset)
 		return
 	}
-	q.reset(cause)
+	q.resetQueue(cause)
 }
 
 // handleSignals acts on what other goroutines said and on a reset that was put off, and reports
 // whether the queue may be used.
 func (q *TxQueue) handleSignals() bool {
-	if q.signals.stopped() {
+	if q.signals.isStopped() {
 		return false
 	}
 	if !q.signals.wantsReset() {
 		return true
 	}
-	if q.recovery.wait() > 0 {
+	if q.recovery.pauseBeforeReset() > 0 {
 		return false
 	}
 	q.signals.clearReset()
 	if q.stall.timedOut {
 		q.recovery.timedOut("no completion in 15 s")
-		q.replace()
+		q.replaceQueue()
 	} else {
-		q.reset(q.recovery.takePending())
+		q.resetQueue(q.recovery.takePending())
 	}
-	return !q.signals.stopped()
+	return !q.signals.isStopped()
 }
 
-// reset replaces a queue in error. If there were too many errors in a row the device fails.
-func (q *TxQueue) reset(cause string) {
-	if q.recovery.begin(cause) {
-		q.replace()
+// resetQueue replaces a queue in error. If there were too many errors in a row the device fails.
+func (q *TxQueue) resetQueue(cause string) {
+	if q.recovery.countReset(cause) {
+		q.replaceQueue()
 		return
 	}
 	q.countReset()
@@ -119,22 +119,22 @@ func (q *TxQueue) countReset() {
 	q.count.lost.n += q.count.packets.n - q.done
 	q.count.showFaults()
 	q.tellDump(q.recovery.cause)
-	q.report()
+	q.logResets()
 }
 
-// replace replaces the kernel's and the NIC's part of the queue by a new one.
+// replaceQueue replaces the kernel's and the NIC's part of the queue by a new one.
 // Packets not reported as sent are lost, frames in flight go back to the pool. If
 // it cannot be done the device fails.
-func (q *TxQueue) replace() {
+func (q *TxQueue) replaceQueue() {
 	q.countReset()
 	q.stall = txStall{}
 	if err := q.halt(); err != nil {
 		q.fail(fmt.Errorf("destroy send queue %d: %w", q.index, err))
 		return
 	}
-	q.inFlightFrames.release(q.pc, q.pool)
+	q.inFlightFrames.releaseThrough(q.pc, q.pool)
 	q.done = q.count.packets.n
-	q.rewind()
+	q.rewindRing()
 	if err := q.start(); err != nil {
 		q.fail(fmt.Errorf("replace send queue %d: %w", q.index, err))
 	}
@@ -162,14 +162,14 @@ type inFlightRing struct {
 	head, tail uint32 // free-running
 }
 
-func (l *inFlightRing) push(end uint32, f Frame) {
+func (l *inFlightRing) pushFrame(end uint32, f Frame) {
 	l.ring[l.head&uint32(len(l.ring)-1)] = inFlightFrame{end, f}
 	l.head++
 }
 
-// release gives the frames of all WQEs that end at or before block count cc
+// releaseThrough gives the frames of all WQEs that end at or before block count cc
 // back to pool.
-func (l *inFlightRing) release(cc uint32, pool *Pool) {
+func (l *inFlightRing) releaseThrough(cc uint32, pool *Pool) {
 	var some [64]Frame
 	n := 0
 	for l.tail != l.head {
@@ -179,12 +179,12 @@ func (l *inFlightRing) release(cc uint32, pool *Pool) {
 		}
 		l.tail++
 		if some[n] = e.frame; n == len(some)-1 {
-			pool.back(some[:])
+			pool.returnHolds(some[:])
 			n = -1
 		}
 		n++
 	}
 	if n > 0 {
-		pool.back(some[:n])
+		pool.returnHolds(some[:n])
 	}
 }

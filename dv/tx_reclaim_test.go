@@ -124,7 +124,7 @@ func TestTxHopeless(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.q.Flush()
-		if r.q.signals.none() {
+		if r.q.signals.isClear() {
 			r.nic.put(failed(0xd0, 0x04, uint16(r.q.last)))
 		}
 		r.q.Reclaim()
@@ -196,7 +196,7 @@ func TestTxCheckShows(t *testing.T) {
 // device may be closed before that comes.
 func TestTxFlushPutOff(t *testing.T) {
 	r := newTxRig(t, 64, 128<<10, defaultLimits)
-	r.q.signals.raise(signalReset)
+	r.q.signals.raiseBits(signalReset)
 	r.post(t, &TxPacket{Bufs: [][]byte{make([]byte, 60)}})
 	if s := r.q.Stats(); s.Packets != 1 || r.q.count.doorbells.n != 0 {
 		t.Errorf("stats %+v, %d doorbells", s, r.q.count.doorbells.n)
@@ -264,7 +264,7 @@ func FuzzTxCompletions(f *testing.F) {
 			r.q.Reclaim()
 			r.q.Reclaim()
 			if r.q.cc != r.q.pc { // the first was taken for something else
-				r.q.reset("test")
+				r.q.resetQueue("test")
 			}
 			r.failure, r.q.recovery = nil, newRecovery(clock.Clock{})
 			r.q.signals.bits.Store(0)

@@ -23,8 +23,9 @@ type wakeTimers struct {
 	timers [wakeReasons]clock.Timer // nil: not needed yet
 }
 
-// after has wake called once pause has passed. An earlier call for the same reason is forgotten.
-func (w *wakeTimers) after(why wakeReason, pause time.Duration) {
+// wakeAfter has wake called once pause has passed. An earlier call for the same reason is
+// forgotten.
+func (w *wakeTimers) wakeAfter(why wakeReason, pause time.Duration) {
 	if t := w.timers[why]; t != nil {
 		t.Reset(pause)
 		return
@@ -32,8 +33,8 @@ func (w *wakeTimers) after(why wakeReason, pause time.Duration) {
 	w.timers[why] = w.clock.AfterFunc(pause, w.wake)
 }
 
-// stop stops all timers.
-func (w *wakeTimers) stop() {
+// stopAll stops all timers.
+func (w *wakeTimers) stopAll() {
 	for _, t := range w.timers {
 		if t != nil {
 			t.Stop()

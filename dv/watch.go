@@ -16,7 +16,7 @@ func (d *Device) watchEvents() {
 			return
 		}
 		if err != nil {
-			d.fail(fmt.Errorf("read events of the device: %w", err))
+			d.failWith(fmt.Errorf("read events of the device: %w", err))
 			return
 		}
 		d.onEvent(e)
@@ -33,7 +33,7 @@ func (d *Device) watchCommands() {
 		case <-d.context.Refused():
 		}
 		if _, err := d.context.QueryPort(d.port); uverbs.IsGone(err) {
-			d.fail(fmt.Errorf("it refuses all commands: %w", err))
+			d.failWith(fmt.Errorf("it refuses all commands: %w", err))
 		}
 	}
 }
@@ -45,7 +45,7 @@ func (d *Device) onEvent(e uverbs.AsyncEvent) {
 	case uverbs.EventPortActive, uverbs.EventPortError:
 		d.onLink(e)
 	case uverbs.EventDeviceFatal:
-		d.fail(errors.New(
+		d.failWith(errors.New(
 			"the device died or was removed: look in dmesg and devlink health, then open it again"))
 	case uverbs.EventCQError, uverbs.EventQPFatal, uverbs.EventQPReqError,
 		uverbs.EventQPAccess, uverbs.EventWQFatal:
@@ -77,12 +77,12 @@ func (d *Device) onQueueError(e uverbs.AsyncEvent) {
 	kind, i, generation := parseHandle(e.Element)
 	switch {
 	case kind == handleRxCQ:
-		d.fail(fmt.Errorf("completion queue of receive queue %d is in error", i))
+		d.failWith(fmt.Errorf("completion queue of receive queue %d is in error", i))
 	case kind == handleRxWQ && i < len(d.rx):
 		d.resetRx(d.rx[i])
 	case (kind == handleTxCQ || kind == handleTxQP) && i < len(d.tx) &&
 		generation == d.txObjects[i].generation.Load()&generationMask:
-		d.tx[i].signals.raise(signalReset)
+		d.tx[i].signals.raiseBits(signalReset)
 	case e.Type == uverbs.EventWQFatal && e.Element == 0: // linux 5.4 does not say which
 		for _, q := range d.rx {
 			d.resetRx(q)
@@ -92,6 +92,6 @@ func (d *Device) onQueueError(e uverbs.AsyncEvent) {
 
 // resetRx has a queue reset if it is in error.
 func (d *Device) resetRx(q *RxQueue) {
-	q.signals.raise(signalReset | signalInError)
+	q.signals.raiseBits(signalReset | signalInError)
 	q.Wake()
 }

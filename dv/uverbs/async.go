@@ -67,7 +67,7 @@ func newAsyncEvents(k Kernel, fd int) (*AsyncEvents, error) {
 func (a *AsyncEvents) ReadEvent() (AsyncEvent, error) {
 	a.events.mu.Lock()
 	defer a.events.mu.Unlock()
-	if _, err := a.events.wait(a.events.one); err != nil {
+	if _, err := a.events.waitRecords(a.events.one); err != nil {
 		return AsyncEvent{}, err
 	}
 	return decodeAsyncEvent(a.events.buf[:]), nil

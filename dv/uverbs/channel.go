@@ -40,7 +40,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 func (ch *CompChannel) Wait() (int, error) {
 	ch.events.mu.Lock()
 	defer ch.events.mu.Unlock()
-	return ch.events.wait(ch.events.all)
+	return ch.events.waitRecords(ch.events.all)
 }
 
 // Next is Wait for channels that several queues share: it reads one event and returns the user
@@ -49,7 +49,7 @@ func (ch *CompChannel) Wait() (int, error) {
 func (ch *CompChannel) Next() (userHandle uint64, ok bool, err error) {
 	ch.events.mu.Lock()
 	defer ch.events.mu.Unlock()
-	n, err := ch.events.wait(ch.events.one)
+	n, err := ch.events.waitRecords(ch.events.one)
 	return binary.NativeEndian.Uint64(ch.events.buf[:]), n > 0, err
 }
 
@@ -57,12 +57,12 @@ func (ch *CompChannel) Next() (userHandle uint64, ok bool, err error) {
 func (ch *CompChannel) Drain() (int, error) {
 	ch.events.mu.Lock()
 	defer ch.events.mu.Unlock()
-	return ch.events.drain()
+	return ch.events.drainRecords()
 }
 
 // Wake makes the running Wait or Next, or else the next one, return at once. One return may serve
 // several Wakes; writes before the last of them are visible to the waiter after it.
-func (ch *CompChannel) Wake() { ch.events.wake() }
+func (ch *CompChannel) Wake() { ch.events.wakeWaiter() }
 
 // Close closes the descriptor. Queues that use the channel stay usable but send no more events.
 // Closing again returns nil.

@@ -47,8 +47,9 @@ type embeddedBytes struct {
 // align8 rounds up to a multiple of 8.
 func align8(n int) int { return (n + 7) &^ 7 }
 
-// space returns how many bytes of the scratch region an attribute takes outside the ioctl buffer.
-func (a attr) space() int {
+// scratchBytes returns how many bytes of the scratch region an attribute takes outside the ioctl
+// buffer.
+func (a attr) scratchBytes() int {
 	switch {
 	case a.dir == dirOut, a.dir == dirIn && len(a.bytes) > inlineMax:
 		n := align8(len(a.bytes))
@@ -60,15 +61,15 @@ func (a attr) space() int {
 	return 0
 }
 
-// exchange lays out one command in memory outside the Go heap, runs it, and copies the replies out.
-// The used part of mem is cleared first, so outputs that the kernel does not write read as zero.
-// Outputs are set only on success.
-func exchange(k Kernel, driver uint32, object, method uint16,
+// exchangeCmd lays out one command in memory outside the Go heap, runs it, and copies the replies
+// out. The used part of mem is cleared first, so outputs that the kernel does not write read as
+// zero. Outputs are set only on success.
+func exchangeCmd(k Kernel, driver uint32, object, method uint16,
 	attrs []attr, mem *mmio.Region) error {
 	length := hdrLen + attrLen*len(attrs)
 	need := align8(length)
 	for _, a := range attrs {
-		need += a.space()
+		need += a.scratchBytes()
 	}
 	if need > mem.Len() {
 		big, err := mmio.Alloc(need)
@@ -84,22 +85,22 @@ func exchange(k Kernel, driver uint32, object, method uint16,
 		NumAttrs: uint16(len(attrs)), DriverID: driver})
 	at := align8(length)
 	for i, a := range attrs {
-		PutStruct(buf[hdrLen+attrLen*i:], a.encode(mem, at))
-		at += a.space()
+		PutStruct(buf[hdrLen+attrLen*i:], a.encodeInto(mem, at))
+		at += a.scratchBytes()
 	}
 	if err := k.Ioctl(buf); err != nil {
 		return err
 	}
 	at = align8(length)
 	for i, a := range attrs {
-		a.collect(buf[hdrLen+attrLen*i:], mem, at)
-		at += a.space()
+		a.collectReply(buf[hdrLen+attrLen*i:], mem, at)
+		at += a.scratchBytes()
 	}
 	return nil
 }
 
-// encode places the attribute's bytes at offset at of mem, if they do not fit in the attribute.
-func (a attr) encode(mem *mmio.Region, at int) IoctlAttr {
+// encodeInto places the attribute's bytes at offset at of mem, if they do not fit in the attribute.
+func (a attr) encodeInto(mem *mmio.Region, at int) IoctlAttr {
 	w := IoctlAttr{AttrID: a.id, Flags: AttrMandatory}
 	switch a.dir {
 	case dirIn:
@@ -128,8 +129,8 @@ func (a attr) encode(mem *mmio.Region, at int) IoctlAttr {
 	return w
 }
 
-// collect copies the attribute's reply, if it has one.
-func (a attr) collect(raw []byte, mem *mmio.Region, at int) {
+// collectReply copies the attribute's reply, if it has one.
+func (a attr) collectReply(raw []byte, mem *mmio.Region, at int) {
 	switch a.dir {
 	case dirOut:
 		copy(a.bytes, mem.Slice(at, len(a.bytes)))
@@ -153,8 +154,8 @@ type write struct {
 	needs         uint64         // bytes of memory the command pins
 }
 
-// attrs returns the attributes of w and a function that decodes the replies.
-func (w write) attrs() ([]attr, func()) {
+// ioctlAttrs returns the attributes of w and a function that decodes the replies.
+func (w write) ioctlAttrs() ([]attr, func()) {
 	number := uint64(w.op.cmd)
 	list := make([]attr, 0, maxAttrs)
 	var after []func()

@@ -90,16 +90,16 @@ func (c *Context) Close() error {
 
 	first := new(firstError)
 	for _, p := range c.uars {
-		first.add(p.Close())
+		first.keepFirst(p.Close())
 	}
 	for ch := range channels {
-		first.add(ch.events.close())
+		first.keepFirst(ch.events.close())
 	}
 	if c.async != nil {
-		first.add(c.async.events.close())
+		first.keepFirst(c.async.events.close())
 	}
-	first.add(k.Close())
-	first.add(scratch.Close())
+	first.keepFirst(k.Close())
+	first.keepFirst(scratch.Close())
 	if first.err != nil {
 		return fmt.Errorf("close device: %w", first.err)
 	}
@@ -109,33 +109,33 @@ func (c *Context) Close() error {
 // firstError records the first error of several steps that all run.
 type firstError struct{ err error }
 
-func (f *firstError) add(err error) {
+func (f *firstError) keepFirst(err error) {
 	if f.err == nil {
 		f.err = err
 	}
 }
 
-// write runs one command whose objects all exist.
-func (c *Context) write(w write) error {
+// runWrite runs one command whose objects all exist.
+func (c *Context) runWrite(w write) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.writeLocked(w)
 }
 
-// create runs a creating command and completes o, whose handle in the reply is at *handle.
-func (c *Context) create(o *object, handle *uint32, w write) error {
+// runCreate runs a creating command and completes o, whose handle in the reply is at *handle.
+func (c *Context) runCreate(o *object, handle *uint32, w write) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.writeLocked(w); err != nil {
 		return err
 	}
-	o.born(c, w, *handle)
+	o.completeNew(c, w, *handle)
 	return nil
 }
 
 // writeLocked is write with c.mu held.
 func (c *Context) writeLocked(w write) error {
-	attrs, decode := w.attrs()
+	attrs, decode := w.ioctlAttrs()
 	if err := c.callLocked(w.op, w.noun, w.uses, w.needs, ObjectDevice,
 		MethodInvokeWrite, attrs); err != nil {
 		return err
@@ -151,12 +151,12 @@ func (c *Context) callLocked(o *op, noun string, uses []*object, needs uint64,
 		return fmt.Errorf("%s %s: %w", o.verb, noun, ErrClosed)
 	}
 	for _, u := range uses {
-		if err := u.usable(); err != nil {
+		if err := u.checkUsable(); err != nil {
 			return fmt.Errorf("%s %s: %w", o.verb, noun, err)
 		}
 	}
 	began := c.clock.Now()
-	err := exchange(c.kernel, c.driver, object, method, attrs, c.scratch)
+	err := exchangeCmd(c.kernel, c.driver, object, method, attrs, c.scratch)
 	c.commands.Count++
 	c.commands.Took += c.clock.Since(began)
 	if IsGone(err) {
@@ -166,7 +166,7 @@ func (c *Context) callLocked(o *op, noun string, uses []*object, needs uint64,
 		}
 	}
 	if err != nil {
-		return failure(o, noun, err, memory{needed: needs, pinned: c.pinned, env: c.env})
+		return kernelFailure(o, noun, err, memory{needed: needs, pinned: c.pinned, env: c.env})
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func (c *Context) CreateCounters() (*Counters, error) {
 		return nil, err
 	}
 	n := new(Counters)
-	n.born(c, write{noun: noun}, uint32(handle))
+	n.completeNew(c, write{noun: noun}, uint32(handle))
 	return n, nil
 }
 
@@ -70,6 +70,6 @@ func (n *Counters) Close() error {
 	handle := uint64(n.handle)
 	err := n.c.callLocked(opDestroyCount, n.noun, nil, 0, ObjectCounters, MethodCountersDestroy,
 		[]attr{{id: AttrCountersHandle, dir: dirHandle, value: &handle}})
-	n.settle(err)
+	n.settleDestroy(err)
 	return err
 }

@@ -64,7 +64,7 @@ func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
 		a.CQESize = 64
 	}
 	noun := fmt.Sprintf("completion queue of %d entries", a.Entries)
-	if err := a.check(noun); err != nil {
+	if err := a.checkAttr(noun); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
@@ -73,20 +73,20 @@ func (c *Context) CreateCQ(a CQAttr) (*CQ, error) {
 	if a.Channel != nil {
 		fd, open := a.Channel.descriptor()
 		if !open {
-			return nil, refusal(opCreateCQ, noun, "its completion channel is closed")
+			return nil, refuseArgs(opCreateCQ, noun, "its completion channel is closed")
 		}
 		channel = fd
 	}
 	var r ExCreateCQResp
 	var drv Mlx5CreateCQResp
-	w := write{op: opCreateCQ, noun: noun, in: a.core(channel), out: &r,
-		uhwIn: a.driver(), uhwOut: &drv,
-		needs: pages(a.Entries * a.CQESize)}
+	w := write{op: opCreateCQ, noun: noun, in: a.coreReq(channel), out: &r,
+		uhwIn: a.driverReq(), uhwOut: &drv,
+		needs: pageBytes(a.Entries * a.CQESize)}
 	if err := c.writeLocked(w); err != nil {
 		return nil, err
 	}
 	cq := &CQ{CQN: drv.CQN, Entries: a.Entries, ArmPage: c.armPage(), ArmOffset: UARCQDoorbell}
-	cq.born(c, w, r.Base.CQHandle)
+	cq.completeNew(c, w, r.Base.CQHandle)
 	return cq, nil
 }
 
@@ -99,7 +99,7 @@ func (c *Context) armPage() *Page {
 	return c.uars[0]
 }
 
-func (a CQAttr) core(channel int32) ExCreateCQReq {
+func (a CQAttr) coreReq(channel int32) ExCreateCQReq {
 	r := ExCreateCQReq{UserHandle: a.UserHandle, CQE: uint32(a.Entries - 1),
 		CompVector: a.Vector, CompChannel: channel}
 	if a.Timestamps {
@@ -111,7 +111,7 @@ func (a CQAttr) core(channel int32) ExCreateCQReq {
 	return r
 }
 
-func (a CQAttr) driver() Mlx5CreateCQReq {
+func (a CQAttr) driverReq() Mlx5CreateCQReq {
 	r := Mlx5CreateCQReq{BufAddr: a.Buf.Addr(), DBAddr: a.DBR.Addr(), CQESize: uint32(a.CQESize),
 		CQECompResFormat: a.Compression}
 	if a.Compression != 0 {
@@ -126,9 +126,9 @@ func (a CQAttr) driver() Mlx5CreateCQReq {
 	return r
 }
 
-func (a CQAttr) check(noun string) error {
+func (a CQAttr) checkAttr(noun string) error {
 	if a.CQESize != 64 && a.CQESize != 128 {
-		return refusal(opCreateCQ, noun, "entries have 64 or 128 bytes, not %d", a.CQESize)
+		return refuseArgs(opCreateCQ, noun, "entries have 64 or 128 bytes, not %d", a.CQESize)
 	}
 	return checkRing(opCreateCQ, noun, a.Entries, a.CQESize, a.Buf, a.DBR)
 }
@@ -139,13 +139,13 @@ func (a CQAttr) check(noun string) error {
 func checkRing(o *op, noun string, entries, entrySize int, buf, dbr *mmio.Region) error {
 	switch {
 	case entries <= 0 || bits.OnesCount(uint(entries)) != 1:
-		return refusal(o, noun, "the number of entries, %d, must be a power of two", entries)
+		return refuseArgs(o, noun, "the number of entries, %d, must be a power of two", entries)
 	case buf == nil || buf.Len() < entries*entrySize:
-		return refusal(o, noun, "the ring needs %d bytes", entries*entrySize)
+		return refuseArgs(o, noun, "the ring needs %d bytes", entries*entrySize)
 	case buf.Addr()%uint64(os.Getpagesize()) != 0:
-		return refusal(o, noun, "the ring, at %#x, must be page aligned", buf.Addr())
+		return refuseArgs(o, noun, "the ring, at %#x, must be page aligned", buf.Addr())
 	case dbr == nil || dbr.Len() < DoorbellRecordLen || dbr.Addr()%DoorbellRecordLen != 0:
-		return refusal(o, noun, "the doorbell record needs 8 bytes aligned to 8")
+		return refuseArgs(o, noun, "the doorbell record needs 8 bytes aligned to 8")
 	}
 	return nil
 }
@@ -154,13 +154,13 @@ func checkRing(o *op, noun string, entries, entrySize int, buf, dbr *mmio.Region
 // microseconds have passed, at most 65535 and 4095; 0, 0 turns it off. Only events are affected,
 // not completions.
 func (cq *CQ) Moderate(count, period uint16) error {
-	return cq.c.write(write{op: opModifyCQ, noun: cq.noun, uses: []*object{&cq.object},
+	return cq.c.runWrite(write{op: opModifyCQ, noun: cq.noun, uses: []*object{&cq.object},
 		in: ExModifyCQReq{CQHandle: cq.handle, AttrMask: CQAttrModerate,
 			CQCount: count, CQPeriod: period}})
 }
 
 // Close destroys the queue; EBUSY while a queue pair or work queue completes into it.
 func (cq *CQ) Close() error {
-	return cq.destroy(write{op: opDestroyCQ,
+	return cq.destroyOnce(write{op: opDestroyCQ,
 		in: DestroyCQReq{CQHandle: cq.handle}, out: &DestroyCQResp{}})
 }

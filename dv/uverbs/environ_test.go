@@ -72,8 +72,8 @@ func TestCheckMemlock(t *testing.T) {
 			if !errors.Is(err, tc.want) {
 				t.Fatal(err)
 			}
-			if err != nil && (!strings.Contains(err.Error(), "needs "+size(tc.needed)) ||
-				!strings.Contains(err.Error(), "limit is "+size(tc.env.Memlock))) {
+			if err != nil && (!strings.Contains(err.Error(), "needs "+sizeText(tc.needed)) ||
+				!strings.Contains(err.Error(), "limit is "+sizeText(tc.env.Memlock))) {
 				t.Errorf("%v lacks a figure", err)
 			}
 		})

@@ -48,20 +48,20 @@ func (e *Error) Is(target error) bool {
 	return e.Errno == enotsupp && target == unix.EOPNOTSUPP
 }
 
-// failure wraps what a Kernel returned for command o on the object described by noun.
-func failure(o *op, noun string, err error, m memory) *Error {
+// kernelFailure wraps what a Kernel returned for command o on the object described by noun.
+func kernelFailure(o *op, noun string, err error, m memory) *Error {
 	e := &Error{Cmd: o.verb, Object: noun, Errno: unix.EIO}
 	if !errors.As(err, &e.Errno) {
 		e.cause = err
 		e.Hint = "the node is not a kernel's: it failed by itself"
 		return e
 	}
-	e.Hint = hint(o, e.Errno, m)
+	e.Hint = errnoHint(o, e.Errno, m)
 	return e
 }
 
-// refusal returns an error about arguments the kernel would refuse too, or, worse, would not
+// refuseArgs returns an error about arguments the kernel would refuse too, or, worse, would not
 // notice.
-func refusal(o *op, noun, format string, args ...any) *Error {
+func refuseArgs(o *op, noun, format string, args ...any) *Error {
 	return &Error{Cmd: o.verb, Object: noun, Errno: unix.EINVAL, Hint: fmt.Sprintf(format, args...)}
 }

@@ -57,7 +57,7 @@ func TestHints(t *testing.T) {
 		{"unknown", opAllocPD, unix.EXDEV, memory{}, []string{"dmesg"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			h := hint(tc.op, tc.errno, tc.m)
+			h := errnoHint(tc.op, tc.errno, tc.m)
 			for _, w := range tc.want {
 				if !strings.Contains(h, w) {
 					t.Errorf("%q lacks %q", h, w)
@@ -90,18 +90,19 @@ func TestHintTables(t *testing.T) {
 }
 
 func TestErrorText(t *testing.T) {
-	err := failure(opCreateCQ, "completion queue of 1024 entries", unix.EINVAL, memory{})
+	err := kernelFailure(opCreateCQ, "completion queue of 1024 entries", unix.EINVAL, memory{})
 	want := "create completion queue of 1024 entries: invalid argument (a limit of the device: " +
 		"number of entries, completion vector or entry size)"
 	if err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
 	}
-	if !errors.Is(failure(opOpenNode, "x", unix.ENOENT, memory{}), fs.ErrNotExist) ||
-		!errors.Is(failure(opCreateQP, "x", unix.EPERM, memory{}), fs.ErrPermission) {
+	if !errors.Is(kernelFailure(opOpenNode, "x", unix.ENOENT, memory{}), fs.ErrNotExist) ||
+		!errors.Is(kernelFailure(opCreateQP, "x", unix.EPERM, memory{}), fs.ErrPermission) {
 		t.Error("errors do not unwrap to what package os knows")
 	}
 	broken := errors.New("wire cut")
-	if err := failure(opAllocPD, "protection domain", broken, memory{}); !errors.Is(err, broken) ||
+	if err := kernelFailure(opAllocPD, "protection domain", broken, memory{}); !errors.Is(err,
+		broken) ||
 		errors.Is(err, unix.EIO) || err.Hint == "" {
 		t.Errorf("a failure that is not an errno: %v", err)
 	}
@@ -110,7 +111,7 @@ func TestErrorText(t *testing.T) {
 func TestSizes(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0 bytes", 1023: "1023 bytes", 65536: "64 KiB",
 		1 << 20: "1 MiB", 33<<20 + 1<<19: "33.5 MiB", 12345: "12.06 KiB"} {
-		if have := size(n); have != want {
+		if have := sizeText(n); have != want {
 			t.Errorf("%d is %q, want %q", n, have, want)
 		}
 	}

@@ -42,15 +42,15 @@ func newEvents(k Kernel, fd, size int, what string) (*events, error) {
 	if q := queueOf(k, fd); q != nil {
 		s := &queueSource{queue: q}
 		e.file, e.raw, e.read = s, s, func(_ int, b []byte) (int, error) { return q.Read(b) }
-	} else if err := e.open(fd); err != nil {
+	} else if err := e.openPolled(fd); err != nil {
 		return nil, fmt.Errorf("set up %s: %w", what, err)
 	}
 	e.one, e.all, e.rest = e.readOne, e.readAll, e.readRest
 	return e, nil
 }
 
-// open puts fd into the network poller. It takes over fd, also on failure.
-func (e *events) open(fd int) error {
+// openPolled puts fd into the network poller. It takes over fd, also on failure.
+func (e *events) openPolled(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return err
@@ -103,9 +103,9 @@ func (e *events) readRest(fd uintptr) {
 	}
 }
 
-// wait parks until f is content, or wake or close is called. It returns the number of records read,
-// 0 after wake; the last of them is in e.buf. e.mu is held.
-func (e *events) wait(f func(uintptr) bool) (int, error) {
+// waitRecords parks until f is content, or wake or close is called. It returns the number of
+// records read, 0 after wake; the last of them is in e.buf. e.mu is held.
+func (e *events) waitRecords(f func(uintptr) bool) (int, error) {
 	e.count, e.err = 0, nil
 	err := e.raw.Read(f)
 	if e.err != nil {
@@ -117,32 +117,32 @@ func (e *events) wait(f func(uintptr) bool) (int, error) {
 	if e.count == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		return 0, e.file.SetReadDeadline(time.Time{})
 	}
-	return e.count, e.failure(err)
+	return e.count, e.explainFailure(err)
 }
 
-// drain reads what is there without parking. e.mu is held.
-func (e *events) drain() (int, error) {
+// drainRecords reads what is there without parking. e.mu is held.
+func (e *events) drainRecords() (int, error) {
 	e.count, e.err = 0, nil
 	err := e.raw.Control(e.rest)
 	if err == nil {
 		err = e.err
 	}
 	if err != nil {
-		return e.count, e.failure(err)
+		return e.count, e.explainFailure(err)
 	}
 	return e.count, nil
 }
 
-// failure tells closing from failing.
-func (e *events) failure(err error) error {
+// explainFailure tells closing from failing.
+func (e *events) explainFailure(err error) error {
 	if e.closed.Load() {
 		return fmt.Errorf("read %s: %w", e.what, ErrClosed)
 	}
-	return failure(opReadEvent, e.what, err, memory{})
+	return kernelFailure(opReadEvent, e.what, err, memory{})
 }
 
-// wake makes the running wait, or else the next one, return at once with 0 records.
-func (e *events) wake() {
+// wakeWaiter makes the running wait, or else the next one, return at once with 0 records.
+func (e *events) wakeWaiter() {
 	e.file.SetReadDeadline(time.Unix(1, 0)) // fails after close only, when wait returns anyway
 }
 

@@ -6,8 +6,8 @@ import "github.com/rdma-netstack/rdma-netstack/internal/mmio"
 // Answers may be nil.
 func Ask(k Kernel, mem *mmio.Region, cmd uint32, in, out, uhwIn, uhwOut any) error {
 	attrs, decode := write{op: &op{cmd: cmd}, in: in, out: out,
-		uhwIn: uhwIn, uhwOut: uhwOut}.attrs()
-	if err := exchange(k, DriverMLX5, ObjectDevice, MethodInvokeWrite, attrs, mem); err != nil {
+		uhwIn: uhwIn, uhwOut: uhwOut}.ioctlAttrs()
+	if err := exchangeCmd(k, DriverMLX5, ObjectDevice, MethodInvokeWrite, attrs, mem); err != nil {
 		return err
 	}
 	decode()
@@ -17,7 +17,7 @@ func Ask(k Kernel, mem *mmio.Region, cmd uint32, in, out, uhwIn, uhwOut any) err
 // AskContext asks for a context, by the native method.
 func AskContext(k Kernel, mem *mmio.Region, driver uint32, req, resp any) error {
 	vectors, support, out := make([]byte, 4), make([]byte, 8), make([]byte, SizeOf(resp))
-	err := exchange(k, driver, ObjectDevice, MethodGetContext, []attr{
+	err := exchangeCmd(k, driver, ObjectDevice, MethodGetContext, []attr{
 		{id: AttrNumCompVectors, dir: dirOut, bytes: vectors},
 		{id: AttrCoreSupport, dir: dirOut, bytes: support},
 		{id: AttrUHWIn, dir: dirIn, bytes: bytesOf(req)}, {id: AttrUHWOut, dir: dirOut, bytes: out},

@@ -44,7 +44,7 @@ type Flow struct{ object }
 func (qp *QP) CreateFlow(a FlowAttr) (*Flow, error) {
 	noun := fmt.Sprintf("flow rule of type %d and priority %d with %d conditions",
 		a.Type, a.Priority, len(a.Specs))
-	core, counters, err := a.encode(noun, qp.handle)
+	core, counters, err := a.encodeRule(noun, qp.handle)
 	if err != nil {
 		return nil, err
 	}
@@ -55,26 +55,26 @@ func (qp *QP) CreateFlow(a FlowAttr) (*Flow, error) {
 		w.uses = append(w.uses, &counters.object)
 		w.uhwIn, w.side = counterBinding()
 	}
-	if err := qp.c.create(&f.object, &r.FlowHandle, w); err != nil {
+	if err := qp.c.runCreate(&f.object, &r.FlowHandle, w); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-// encode returns the command struct with its specifications, and the counters object it names, if
-// any.
-func (a FlowAttr) encode(noun string, qp uint32) ([]byte, *Counters, error) {
+// encodeRule returns the command struct with its specifications, and the counters object it names,
+// if any.
+func (a FlowAttr) encodeRule(noun string, qp uint32) ([]byte, *Counters, error) {
 	if a.Port == 0 {
 		a.Port = 1
 	}
 	if len(a.Specs) > MaxFlowSpecs {
-		return nil, nil, refusal(opCreateFlow, noun, "at most %d conditions", MaxFlowSpecs)
+		return nil, nil, refuseArgs(opCreateFlow, noun, "at most %d conditions", MaxFlowSpecs)
 	}
 	var specs []byte
 	var counters *Counters
 	for i, s := range a.Specs {
 		if s.wrong != "" {
-			return nil, nil, refusal(opCreateFlow, noun, "condition %d: %s", i, s.wrong)
+			return nil, nil, refuseArgs(opCreateFlow, noun, "condition %d: %s", i, s.wrong)
 		}
 		specs = append(specs, s.raw...)
 		if s.counters != nil {
@@ -92,5 +92,5 @@ func (a FlowAttr) encode(noun string, qp uint32) ([]byte, *Counters, error) {
 
 // Close removes the rule; the remaining rules then apply to the frames it matched.
 func (f *Flow) Close() error {
-	return f.destroy(write{op: opDestroyFlow, in: DestroyFlowReq{FlowHandle: f.handle}})
+	return f.destroyOnce(write{op: opDestroyFlow, in: DestroyFlowReq{FlowHandle: f.handle}})
 }

@@ -28,8 +28,8 @@ const (
 	protoUDP = 17
 )
 
-// encode returns value and mask.
-func (m HeaderMatch) encode() (value, mask [matchSize]byte) {
+// encodeMatch returns value and mask.
+func (m HeaderMatch) encodeMatch() (value, mask [matchSize]byte) {
 	be := binary.BigEndian
 	put := func(word int, shift, v, bits uint64) {
 		be.PutUint64(value[8*word:], be.Uint64(value[8*word:])|v<<shift)
@@ -78,7 +78,7 @@ type MissFlow struct {
 // missing.
 func (c *Context) CreateMissFlow(priority uint16, m HeaderMatch) (*MissFlow, error) {
 	noun := fmt.Sprintf("flow rule of priority %d that leads to Linux", priority)
-	value, mask := m.encode()
+	value, mask := m.encodeMatch()
 	f := new(MissFlow)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +100,7 @@ func (c *Context) CreateMissFlow(priority uint16, m HeaderMatch) (*MissFlow, err
 		_ = f.closeMatcher() // the refusal of the rule says more
 		return nil, err
 	}
-	f.flow.born(c, write{noun: noun}, uint32(handle))
+	f.flow.completeNew(c, write{noun: noun}, uint32(handle))
 	return f, nil
 }
 
@@ -117,7 +117,7 @@ func (c *Context) createMatcher(o *object, noun string, priority uint16, mask []
 			{id: AttrFlowMatcherCriteria, dir: dirIn, bytes: []byte{MatchOuterHeaders}},
 		})
 	if err == nil {
-		o.born(c, write{noun: "matcher of a " + noun}, uint32(handle))
+		o.completeNew(c, write{noun: "matcher of a " + noun}, uint32(handle))
 	}
 	return err
 }
@@ -143,6 +143,6 @@ func (f *MissFlow) closeMatcher() error {
 	err := o.c.callLocked(opDestroyMatcher, o.noun, nil, 0, ObjectFlowMatcher,
 		MethodFlowMatcherDestroy, []attr{{id: AttrFlowMatcherHandle, dir: dirHandle,
 			value: &handle}})
-	o.settle(err)
+	o.settleDestroy(err)
 	return err
 }

@@ -80,12 +80,12 @@ type PortMatch struct {
 }
 
 // TCP encodes the condition that the frame is TCP with these ports.
-func (m PortMatch) TCP() FlowSpec { return m.spec(FlowSpecTypeTCP) }
+func (m PortMatch) TCP() FlowSpec { return m.flowSpec(FlowSpecTypeTCP) }
 
 // UDP encodes the condition that the frame is UDP with these ports.
-func (m PortMatch) UDP() FlowSpec { return m.spec(FlowSpecTypeUDP) }
+func (m PortMatch) UDP() FlowSpec { return m.flowSpec(FlowSpecTypeUDP) }
 
-func (m PortMatch) spec(kind uint32) FlowSpec {
+func (m PortMatch) flowSpec(kind uint32) FlowSpec {
 	return newSpec(kind,
 		FlowTCPUDPFilter{DstPort: ToBE16(m.Dst), SrcPort: ToBE16(m.Src)},
 		FlowTCPUDPFilter{DstPort: ToBE16(m.DstMask), SrcPort: ToBE16(m.SrcMask)})

@@ -13,8 +13,8 @@ type memory struct {
 	env    func() (Environment, error)
 }
 
-// hint returns the text for the user about errno as the result of o.
-func hint(o *op, errno unix.Errno, m memory) string {
+// errnoHint returns the text for the user about errno as the result of o.
+func errnoHint(o *op, errno unix.Errno, m memory) string {
 	if m.needed > 0 && (errno == unix.ENOMEM || errno == unix.EPERM) && !isCapError(o, errno) {
 		return memlockHint(m)
 	}
@@ -49,7 +49,7 @@ func memlockHint(m memory) string {
 	if err != nil {
 		return fmt.Sprintf(
 			"needs %s of locked memory besides the %s already pinned by this context: %s",
-			size(m.needed), size(m.pinned), remedy)
+			sizeText(m.needed), sizeText(m.pinned), remedy)
 	}
 	if !env.memlockApplies() {
 		return "no memory lock limit applies to this process, so the device's firmware is out of " +
@@ -58,7 +58,7 @@ func memlockHint(m memory) string {
 	text := fmt.Sprintf(
 		"needs %s of locked memory besides the %s already pinned by this context, limit is %s "+
 			"for the whole process: %s",
-		size(m.needed), size(m.pinned), size(env.Memlock), remedy)
+		sizeText(m.needed), sizeText(m.pinned), sizeText(env.Memlock), remedy)
 	if m.needed+m.pinned <= env.Memlock {
 		text += "; if the process pins nothing else, the device's firmware is out of resources: " +
 			"use fewer or smaller queues"
@@ -66,8 +66,8 @@ func memlockHint(m memory) string {
 	return text
 }
 
-// size prints a number of bytes in the largest unit in which it is an integer or close to one.
-func size(n uint64) string {
+// sizeText prints a number of bytes in the largest unit in which it is an integer or close to one.
+func sizeText(n uint64) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:
 		return fmt.Sprintf("%d MiB", n>>20)

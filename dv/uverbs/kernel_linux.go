@@ -21,18 +21,18 @@ type node struct{ file *os.File }
 func OpenNode(path string) (Kernel, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, failure(opOpenNode, path, err, memory{})
+		return nil, kernelFailure(opOpenNode, path, err, memory{})
 	}
 	return &node{os.NewFile(uintptr(fd), path)}, nil
 }
 
 func (n *node) Ioctl(buf []byte) error {
-	return n.with(func(fd int) error { return ioctl(fd, buf) })
+	return n.withFD(func(fd int) error { return ioctl(fd, buf) })
 }
 
 func (n *node) Mmap(offset int64, length int, writable bool) (*Page, error) {
 	var p *Page
-	err := n.with(func(fd int) error {
+	err := n.withFD(func(fd int) error {
 		mem, err := mmio.MapShared(fd, offset, length, writable)
 		p = &Page{Mem: mem}
 		return err
@@ -47,10 +47,10 @@ func (n *node) Mmap(offset int64, length int, writable bool) (*Page, error) {
 // PortCounter implements PortCounters.
 func (n *node) PortCounter(port uint8, name string) (uint64, error) {
 	var st unix.Stat_t
-	if err := n.with(func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
+	if err := n.withFD(func(fd int) error { return unix.Fstat(fd, &st) }); err != nil {
 		return 0, err
 	}
-	return sysfs{"/"}.counter(unix.Major(st.Rdev), unix.Minor(st.Rdev), port, name)
+	return sysfs{"/"}.portCounter(unix.Major(st.Rdev), unix.Minor(st.Rdev), port, name)
 }
 
 func (n *node) Close() error {
@@ -60,8 +60,8 @@ func (n *node) Close() error {
 	return nil
 }
 
-// with runs f on the descriptor, which stays open meanwhile. After Close it returns EBADF.
-func (n *node) with(f func(fd int) error) error {
+// withFD runs f on the descriptor, which stays open meanwhile. After Close it returns EBADF.
+func (n *node) withFD(f func(fd int) error) error {
 	raw, err := n.file.SyscallConn()
 	if err != nil {
 		return unix.EBADF

@@ -6,10 +6,10 @@ import "golang.org/x/sys/unix"
 
 // OpenNode fails: uverbs nodes exist on Linux only.
 func OpenNode(path string) (Kernel, error) {
-	return nil, failure(opOpenNode, path, unix.ENOSYS, memory{})
+	return nil, kernelFailure(opOpenNode, path, unix.ENOSYS, memory{})
 }
 
 // deviceNode finds no node, as uverbs nodes exist on Linux only.
 func (s sysfs) deviceNode(uverbs string, major, minor uint32) (path string, present bool) {
-	return s.path("dev/infiniband", uverbs), false
+	return s.joinPath("dev/infiniband", uverbs), false
 }

@@ -22,9 +22,9 @@ type object struct {
 // context.
 func (o *object) Handle() uint32 { return o.handle }
 
-// destroy runs the destroying command once. The object stays, and may be closed again, if the
+// destroyOnce runs the destroying command once. The object stays, and may be closed again, if the
 // kernel still has it.
-func (o *object) destroy(w write) error {
+func (o *object) destroyOnce(w write) error {
 	o.c.mu.Lock()
 	defer o.c.mu.Unlock()
 	if o.gone || o.c.kernel == nil {
@@ -32,28 +32,28 @@ func (o *object) destroy(w write) error {
 	}
 	w.noun = o.noun
 	err := o.c.writeLocked(w)
-	o.settle(err)
+	o.settleDestroy(err)
 	return err
 }
 
-// settle records the outcome err of a destroying command; c.mu is held.
-func (o *object) settle(err error) {
+// settleDestroy records the outcome err of a destroying command; c.mu is held.
+func (o *object) settleDestroy(err error) {
 	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EIO) {
 		o.gone = true
 		o.c.pinned -= o.pinned
 	}
 }
 
-// usable returns nil if commands on the object are possible; c.mu is held.
-func (o *object) usable() error {
+// checkUsable returns nil if commands on the object are possible; c.mu is held.
+func (o *object) checkUsable() error {
 	if o.gone || o.c.kernel == nil {
 		return fmt.Errorf("use %s: %w", o.noun, ErrClosed)
 	}
 	return nil
 }
 
-// born completes a new object after its creating command; c.mu is held.
-func (o *object) born(c *Context, w write, handle uint32) {
+// completeNew completes a new object after its creating command; c.mu is held.
+func (o *object) completeNew(c *Context, w write, handle uint32) {
 	o.c, o.noun, o.handle, o.pinned = c, w.noun, handle, w.needs
 	c.pinned += w.needs
 }

@@ -190,10 +190,10 @@ func Probe(k Kernel) error {
 		return err
 	}
 	defer scratch.Close()
-	attrs, _ := write{op: opProbe}.attrs()
-	err = exchange(k, DriverMLX5, ObjectDevice, MethodInvokeWrite, attrs, scratch)
+	attrs, _ := write{op: opProbe}.ioctlAttrs()
+	err = exchangeCmd(k, DriverMLX5, ObjectDevice, MethodInvokeWrite, attrs, scratch)
 	if err == nil || errors.Is(err, unix.ENOSPC) {
 		return nil // the command is known and its input is, as intended, missing
 	}
-	return failure(opProbe, noun, err, memory{})
+	return kernelFailure(opProbe, noun, err, memory{})
 }

@@ -347,7 +347,7 @@ func TestWriteCombining(t *testing.T) {
 			}
 			for index, own := range map[uint32]bool{0: false, 1: true, 5: true} {
 				qp := &QP{object: object{c: c}}
-				if err := qp.bind(index); err != nil ||
+				if err := qp.bindDoorbell(index); err != nil ||
 					(qp.BlueFlameSize == 256) != (own && tc.on) {
 					t.Errorf("register %d takes copies of %d bytes, %v",
 						index, qp.BlueFlameSize, err)

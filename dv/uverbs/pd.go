@@ -19,7 +19,7 @@ func (c *Context) AllocPD() (*PD, error) {
 	pd := new(PD)
 	var r AllocPDResp
 	var drv Mlx5AllocPDResp // unused, but kernels up to 6.12 return EFAULT without it
-	err := c.create(&pd.object, &r.PDHandle, write{op: opAllocPD, noun: "protection domain",
+	err := c.runCreate(&pd.object, &r.PDHandle, write{op: opAllocPD, noun: "protection domain",
 		in: AllocPDReq{}, out: &r, uhwOut: &drv})
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (c *Context) AllocPD() (*PD, error) {
 
 // Close destroys the protection domain; EBUSY while a region or queue uses it.
 func (pd *PD) Close() error {
-	return pd.destroy(write{op: opDeallocPD, in: DeallocPDReq{PDHandle: pd.handle}})
+	return pd.destroyOnce(write{op: opDeallocPD, in: DeallocPDReq{PDHandle: pd.handle}})
 }
 
 // MR is a memory region: memory that the device may access, by virtual address and local key.
@@ -58,11 +58,11 @@ func (pd *PD) RegMR(mem *mmio.Region, access uint32) (*MR, error) {
 func (pd *PD) regMR(mem *mmio.Region, access uint32) (*MR, error) {
 	mr := new(MR)
 	var r RegMRResp
-	err := pd.c.create(&mr.object, &r.MRHandle,
+	err := pd.c.runCreate(&mr.object, &r.MRHandle,
 		write{op: opRegMR, noun: fmt.Sprintf("memory region of %d bytes", mem.Len()),
 			in: RegMRReq{Start: mem.Addr(), Length: uint64(mem.Len()), HCAVA: mem.Addr(),
 				PDHandle: pd.handle, AccessFlags: access},
-			out: &r, uses: []*object{&pd.object}, needs: pages(mem.Len())})
+			out: &r, uses: []*object{&pd.object}, needs: pageBytes(mem.Len())})
 	if err != nil {
 		return nil, err
 	}
@@ -70,14 +70,14 @@ func (pd *PD) regMR(mem *mmio.Region, access uint32) (*MR, error) {
 	return mr, nil
 }
 
-// pages rounds n bytes up to whole pages, in bytes: this is what the kernel counts for n pinned
+// pageBytes rounds n bytes up to whole pages, in bytes: this is what the kernel counts for n pinned
 // bytes.
-func pages(n int) uint64 {
+func pageBytes(n int) uint64 {
 	p := os.Getpagesize()
 	return uint64((n + p - 1) / p * p)
 }
 
 // Close unregisters the memory. Work requests that name its key then complete in error.
 func (mr *MR) Close() error {
-	return mr.destroy(write{op: opDeregMR, in: DeregMRReq{MRHandle: mr.handle}})
+	return mr.destroyOnce(write{op: opDeregMR, in: DeregMRReq{MRHandle: mr.handle}})
 }

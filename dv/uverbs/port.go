@@ -20,7 +20,7 @@ func (p PortAttr) Active() bool { return p.State == PortStateActive }
 // QueryPort queries the state of a port, counted from 1. A port the device does not have is EINVAL.
 func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 	var r QueryPortResp
-	err := c.write(write{op: opQueryPort, noun: fmt.Sprintf("port %d", port),
+	err := c.runWrite(write{op: opQueryPort, noun: fmt.Sprintf("port %d", port),
 		in: QueryPortReq{PortNum: port}, out: &r})
 	return PortAttr{State: r.State, PhysState: r.PhysState, LinkLayer: r.LinkLayer,
 		SpeedMbps: linkSpeed(r.ActiveWidth, r.ActiveSpeed)}, err

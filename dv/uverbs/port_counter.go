@@ -36,9 +36,10 @@ func (c *Context) PortCounter(port uint8, name string) (uint64, error) {
 	return n, nil
 }
 
-// counter reads a counter of a port of the RDMA device whose node is the character device
+// portCounter reads a counter of a port of the RDMA device whose node is the character device
 // major:minor.
-func (s sysfs) counter(major, minor uint32, port uint8, name string) (uint64, error) {
-	device := s.text("sys/dev/char", fmt.Sprintf("%d:%d", major, minor), "ibdev")
-	return s.count("sys/class/infiniband", device, "ports", fmt.Sprint(port), "hw_counters", name)
+func (s sysfs) portCounter(major, minor uint32, port uint8, name string) (uint64, error) {
+	device := s.readText("sys/dev/char", fmt.Sprintf("%d:%d", major, minor), "ibdev")
+	return s.readCount("sys/class/infiniband", device, "ports", fmt.Sprint(port), "hw_counters",
+		name)
 }

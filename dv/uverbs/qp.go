@@ -53,38 +53,38 @@ const basicBlock = 64
 // The caller owns the memory of a, which must stay mapped until Close returned nil.
 func (pd *PD) CreateRawQP(a QPAttr) (*QP, error) {
 	noun := fmt.Sprintf("raw packet queue pair of %d blocks", a.Entries)
-	if err := a.check(noun); err != nil {
+	if err := a.checkAttr(noun); err != nil {
 		return nil, err
 	}
 	qp := &QP{pd: pd, state: QPReset}
 	var r ExCreateQPResp
 	var drv Mlx5CreateQPResp
-	err := pd.c.create(&qp.object, &r.Base.QPHandle, write{op: opCreateQP, noun: noun,
-		in: a.core(pd), out: &r, uhwIn: a.driver(), uhwOut: &drv,
-		uses: []*object{&pd.object, &a.CQ.object}, needs: pages(a.Entries * basicBlock)})
+	err := pd.c.runCreate(&qp.object, &r.Base.QPHandle, write{op: opCreateQP, noun: noun,
+		in: a.coreReq(pd), out: &r, uhwIn: a.driverReq(), uhwOut: &drv,
+		uses: []*object{&pd.object, &a.CQ.object}, needs: pageBytes(a.Entries * basicBlock)})
 	if err != nil {
 		return nil, err
 	}
 	qp.SQN = r.Base.QPN
-	if err := qp.bind(drv.BfregIndex); err != nil {
+	if err := qp.bindDoorbell(drv.BfregIndex); err != nil {
 		qp.Close()
 		return nil, err
 	}
 	return qp, nil
 }
 
-func (a QPAttr) check(noun string) error {
+func (a QPAttr) checkAttr(noun string) error {
 	if a.CQ == nil {
-		return refusal(opCreateQP, noun, "it needs a completion queue")
+		return refuseArgs(opCreateQP, noun, "it needs a completion queue")
 	}
 	if a.UserIndex >= Mlx5QPNoUserIndex {
-		return refusal(opCreateQP, noun, "user index %#x must be below %#x",
+		return refuseArgs(opCreateQP, noun, "user index %#x must be below %#x",
 			a.UserIndex, Mlx5QPNoUserIndex)
 	}
 	return checkRing(opCreateQP, noun, a.Entries, basicBlock, a.SQBuf, a.DBR)
 }
 
-func (a QPAttr) core(pd *PD) ExCreateQPReq {
+func (a QPAttr) coreReq(pd *PD) ExCreateQPReq {
 	wr := a.MaxSendWR
 	if wr == 0 {
 		wr = a.Entries
@@ -94,17 +94,17 @@ func (a QPAttr) core(pd *PD) ExCreateQPReq {
 		MaxSendWR:    uint32(wr), MaxSendSGE: 1, QPType: QPTypeRawPacket}
 }
 
-func (a QPAttr) driver() Mlx5CreateQPReq {
+func (a QPAttr) driverReq() Mlx5CreateQPReq {
 	return Mlx5CreateQPReq{DBAddr: a.DBR.Addr(), SQWQECount: uint32(a.Entries), UIDX: a.UserIndex,
 		SQBufAddr: a.SQBuf.Addr()}
 }
 
-// bind finds the doorbell register that the kernel chose.
-func (qp *QP) bind(index uint32) error {
+// bindDoorbell finds the doorbell register that the kernel chose.
+func (qp *QP) bindDoorbell(index uint32) error {
 	caps := &qp.c.caps
 	page, offset := bfregAddress(index, caps.UARsPerPage, caps.BFRegSize)
 	if page >= len(qp.c.uars) {
-		return refusal(opCreateQP, qp.noun,
+		return refuseArgs(opCreateQP, qp.noun,
 			"the kernel gave doorbell register %d, which is on page %d of %d",
 			index, page, len(qp.c.uars))
 	}
@@ -118,6 +118,6 @@ func (qp *QP) bind(index uint32) error {
 
 // Close destroys the queue pair in whatever state it is; EBUSY while a flow points at it.
 func (qp *QP) Close() error {
-	return qp.destroy(write{op: opDestroyQP,
+	return qp.destroyOnce(write{op: opDestroyQP,
 		in: DestroyQPReq{QPHandle: qp.handle}, out: &DestroyQPResp{}})
 }

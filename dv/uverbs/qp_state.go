@@ -76,22 +76,22 @@ func (qp *QP) ToReady(port uint8) error {
 
 // Init takes the queue pair from RESET to INIT on port (counted from 1).
 func (qp *QP) Init(port uint8) error {
-	return qp.modify(ModifyQPReq{AttrMask: QPAttrState | QPAttrPort,
+	return qp.modifyState(ModifyQPReq{AttrMask: QPAttrState | QPAttrPort,
 		QPState: uint8(QPInit), PortNum: port})
 }
 
 // Modify takes the queue pair to a state other than INIT. A transition that the state diagram
 // forbids fails with EINVAL. An RSS queue pair has no states: ENOSYS.
 func (qp *QP) Modify(to QPState) error {
-	return qp.modify(ModifyQPReq{AttrMask: QPAttrState, QPState: uint8(to)})
+	return qp.modifyState(ModifyQPReq{AttrMask: QPAttrState, QPState: uint8(to)})
 }
 
-func (qp *QP) modify(r ModifyQPReq) error {
+func (qp *QP) modifyState(r ModifyQPReq) error {
 	qp.c.mu.Lock()
 	defer qp.c.mu.Unlock()
 	to := QPState(r.QPState)
 	noun := fmt.Sprintf("%s from %v to %v", qp.noun, qp.state, to)
-	if err := qp.allowed(noun, to, r.AttrMask); err != nil {
+	if err := qp.checkTransition(noun, to, r.AttrMask); err != nil {
 		return err
 	}
 	r.QPHandle = qp.handle
@@ -102,18 +102,18 @@ func (qp *QP) modify(r ModifyQPReq) error {
 	return err
 }
 
-// allowed checks a transition against the diagram; c.mu is held.
-func (qp *QP) allowed(noun string, to QPState, mask uint32) error {
+// checkTransition checks a transition against the diagram; c.mu is held.
+func (qp *QP) checkTransition(noun string, to QPState, mask uint32) error {
 	switch {
 	case qp.gone || qp.c.kernel == nil:
-		return qp.usable()
+		return qp.checkUsable()
 	case qp.Reg == nil:
 		return &Error{Cmd: opModifyQP.verb, Object: noun, Errno: unix.ENOSYS,
 			Hint: opHints[opModifyQP.name][unix.ENOSYS]}
 	case !qp.state.mayBecome(to):
-		return refusal(opModifyQP, noun, "there is no such step")
+		return refuseArgs(opModifyQP, noun, "there is no such step")
 	case (to == QPInit) != (mask&QPAttrPort != 0):
-		return refusal(opModifyQP, noun, "INIT, and only it, takes a port: use Init")
+		return refuseArgs(opModifyQP, noun, "INIT, and only it, takes a port: use Init")
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (qp *QP) allowed(noun string, to QPState, mask uint32) error {
 // which the next Modify presents to the firmware.
 func (qp *QP) Query() (QPInfo, error) {
 	var r QueryQPResp
-	err := qp.c.write(write{op: opQueryQP, noun: qp.noun, uses: []*object{&qp.object},
+	err := qp.c.runWrite(write{op: opQueryQP, noun: qp.noun, uses: []*object{&qp.object},
 		in: QueryQPReq{QPHandle: qp.handle, AttrMask: QPAttrState}, out: &r})
 	return QPInfo{State: QPState(r.QPState), Port: r.PortNum}, err
 }

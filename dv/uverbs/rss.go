@@ -18,7 +18,7 @@ type IndTable struct {
 func (c *Context) CreateIndirectionTable(wqs []*WQ, logSize int) (*IndTable, error) {
 	noun := fmt.Sprintf("indirection table of 1<<%d entries for %d queues", logSize, len(wqs))
 	if logSize < 0 || logSize > MaxLogIndTblSize || len(wqs) == 0 {
-		return nil, refusal(opCreateIndTable, noun,
+		return nil, refuseArgs(opCreateIndTable, noun,
 			"it takes at least one queue and at most 1<<%d entries", MaxLogIndTblSize)
 	}
 	t := &IndTable{Entries: 1 << logSize}
@@ -27,7 +27,7 @@ func (c *Context) CreateIndirectionTable(wqs []*WQ, logSize int) (*IndTable, err
 		uses[i] = &wq.object
 	}
 	var r ExCreateRWQIndTblResp
-	err := c.create(&t.object, &r.IndTblHandle, write{op: opCreateIndTable, noun: noun,
+	err := c.runCreate(&t.object, &r.IndTblHandle, write{op: opCreateIndTable, noun: noun,
 		in: tableBytes(wqs, logSize), out: &r, uses: uses})
 	if err != nil {
 		return nil, err
@@ -60,7 +60,8 @@ func (d DeviceCaps) LogTableSize(n int) int {
 
 // Close destroys the table; EBUSY while an RSS queue pair uses it.
 func (t *IndTable) Close() error {
-	return t.destroy(write{op: opDestroyIndTbl, in: ExDestroyRWQIndTblReq{IndTblHandle: t.handle}})
+	return t.destroyOnce(write{op: opDestroyIndTbl,
+		in: ExDestroyRWQIndTblReq{IndTblHandle: t.handle}})
 }
 
 // RSSAttr describes how frames are distributed over the queues of a table.
@@ -86,14 +87,14 @@ type RSSAttr struct {
 func (pd *PD) CreateRSSQP(a RSSAttr) (*QP, error) {
 	noun := fmt.Sprintf("RSS queue pair of fields %#x", a.Fields)
 	if a.Table == nil {
-		return nil, refusal(opCreateRSSQP, noun, "it needs an indirection table")
+		return nil, refuseArgs(opCreateRSSQP, noun, "it needs an indirection table")
 	}
 	drv := Mlx5CreateQPRSSReq{RxHashFieldsMask: a.Fields, RxHashFunction: Mlx5HashToeplitz,
 		RxKeyLen: Mlx5QPRSSKeyLen, Flags: a.Flags}
 	copy(drv.RxHashKey[:], a.Key[:])
 	qp := &QP{pd: pd}
 	var r ExCreateQPResp
-	err := pd.c.create(&qp.object, &r.Base.QPHandle, write{op: opCreateRSSQP, noun: noun,
+	err := pd.c.runCreate(&qp.object, &r.Base.QPHandle, write{op: opCreateRSSQP, noun: noun,
 		in: ExCreateQPReq{UserHandle: a.UserHandle, PDHandle: pd.handle, QPType: QPTypeRawPacket,
 			CompMask: CreateQPMaskIndTable, RWQIndTblHandle: a.Table.handle},
 		out: &r, uhwIn: drv, uhwOut: &Mlx5CreateQPResp{},

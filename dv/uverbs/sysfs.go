@@ -66,9 +66,9 @@ func (n *NodeInfo) ReadStates(root string) {
 	s := sysfs{cmp.Or(root, "/")}
 	for i := range n.Ports {
 		p, port := &n.Ports[i], n.portDir(i)
-		p.State, p.PhysState = afterColon(s.text(port, "state")),
-			afterColon(s.text(port, "phys_state"))
-		p.Rate = s.text(port, "rate")
+		p.State, p.PhysState = afterColon(s.readText(port, "state")),
+			afterColon(s.readText(port, "phys_state"))
+		p.Rate = s.readText(port, "rate")
 	}
 }
 
@@ -95,17 +95,18 @@ func Discover(root string) ([]NodeInfo, error) {
 		root = "/"
 	}
 	s := sysfs{root}
-	if abi := s.number(0, "sys/class/infiniband_verbs/abi_version"); abi != 0 && abi != ABIVersion {
+	if abi := s.readNumber(0,
+		"sys/class/infiniband_verbs/abi_version"); abi != 0 && abi != ABIVersion {
 		return nil, fmt.Errorf("discover RDMA devices: uverbs interface version %d, want %d: %w",
 			abi, ABIVersion, ErrUnsupported)
 	}
-	nodes, err := os.ReadDir(s.path("sys/class/infiniband_verbs"))
+	nodes, err := os.ReadDir(s.joinPath("sys/class/infiniband_verbs"))
 	if err != nil {
 		return nil, fmt.Errorf("discover RDMA devices: %w: %w", ErrNoRDMA, err)
 	}
 	var list []NodeInfo
 	for _, n := range nodes {
-		if info, ok := s.node(n.Name()); ok {
+		if info, ok := s.readNode(n.Name()); ok {
 			list = append(list, info)
 		}
 	}
@@ -147,41 +148,41 @@ func (n NodeInfo) Check(port int) error {
 // sysfs reads files below a root directory.
 type sysfs struct{ root string }
 
-func (s sysfs) path(parts ...string) string {
+func (s sysfs) joinPath(parts ...string) string {
 	return filepath.Join(append([]string{s.root}, parts...)...)
 }
 
-// text returns a file's content without surrounding space; "" if it cannot be read, as for
+// readText returns a file's content without surrounding space; "" if it cannot be read, as for
 // attributes the driver does not have and for empty slots of tables, which answer EINVAL.
-func (s sysfs) text(parts ...string) string {
-	b, err := os.ReadFile(s.path(parts...))
+func (s sysfs) readText(parts ...string) string {
+	b, err := os.ReadFile(s.joinPath(parts...))
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
 }
 
-// number reads a decimal or 0x number.
-func (s sysfs) number(otherwise int, parts ...string) int {
-	v, err := strconv.ParseInt(s.text(parts...), 0, 64)
+// readNumber reads a decimal or 0x number.
+func (s sysfs) readNumber(otherwise int, parts ...string) int {
+	v, err := strconv.ParseInt(s.readText(parts...), 0, 64)
 	if err != nil {
 		return otherwise
 	}
 	return int(v)
 }
 
-// count reads a decimal counter.
-func (s sysfs) count(parts ...string) (uint64, error) {
-	b, err := os.ReadFile(s.path(parts...))
+// readCount reads a decimal counter.
+func (s sysfs) readCount(parts ...string) (uint64, error) {
+	b, err := os.ReadFile(s.joinPath(parts...))
 	if err != nil {
 		return 0, err
 	}
 	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// names lists a directory, sorted.
-func (s sysfs) names(parts ...string) []string {
-	entries, err := os.ReadDir(s.path(parts...))
+// listNames lists a directory, sorted.
+func (s sysfs) listNames(parts ...string) []string {
+	entries, err := os.ReadDir(s.joinPath(parts...))
 	if err != nil {
 		return nil
 	}
@@ -192,46 +193,47 @@ func (s sysfs) names(parts ...string) []string {
 	return names
 }
 
-// target returns the last element of the path in a symbolic link.
-func (s sysfs) target(parts ...string) string {
-	to, err := os.Readlink(s.path(parts...))
+// linkTarget returns the last element of the path in a symbolic link.
+func (s sysfs) linkTarget(parts ...string) string {
+	to, err := os.Readlink(s.joinPath(parts...))
 	if err != nil {
 		return ""
 	}
 	return filepath.Base(to)
 }
 
-// node reads one uverbsN; false if it is not a uverbs node or is being removed.
-func (s sysfs) node(uverbs string) (NodeInfo, bool) {
+// readNode reads one uverbsN; false if it is not a uverbs node or is being removed.
+func (s sysfs) readNode(uverbs string) (NodeInfo, bool) {
 	verbs := filepath.Join("sys/class/infiniband_verbs", uverbs)
-	n := NodeInfo{IBDev: s.text(verbs, "ibdev"), DriverABI: s.number(0, verbs, "abi_version")}
+	n := NodeInfo{IBDev: s.readText(verbs, "ibdev"),
+		DriverABI: s.readNumber(0, verbs, "abi_version")}
 	if n.IBDev == "" {
 		return n, false
 	}
-	fmt.Sscanf(s.text(verbs, "dev"), "%d:%d", &n.Major, &n.Minor)
+	fmt.Sscanf(s.readText(verbs, "dev"), "%d:%d", &n.Major, &n.Minor)
 	n.Node, n.Present = s.deviceNode(uverbs, n.Major, n.Minor)
 
 	dev := filepath.Join("sys/class/infiniband", n.IBDev)
-	n.NodeGUID, n.Firmware = s.text(dev, "node_guid"), s.text(dev, "fw_ver")
-	n.HCAType, n.BoardID = s.text(dev, "hca_type"), s.text(dev, "board_id")
-	n.Bus, n.Driver = s.target(dev, "device"), s.target(dev, "device/driver")
-	n.Vendor, n.Device = uint32(s.number(0, dev, "device/vendor")),
-		uint32(s.number(0, dev, "device/device"))
-	n.Function = s.function(dev)
-	n.NUMANode = s.number(-1, dev, "device/numa_node")
-	if parent := s.parent(dev); parent != "" && n.NUMANode < 0 {
-		n.NUMANode = s.number(-1, parent, "numa_node")
+	n.NodeGUID, n.Firmware = s.readText(dev, "node_guid"), s.readText(dev, "fw_ver")
+	n.HCAType, n.BoardID = s.readText(dev, "hca_type"), s.readText(dev, "board_id")
+	n.Bus, n.Driver = s.linkTarget(dev, "device"), s.linkTarget(dev, "device/driver")
+	n.Vendor, n.Device = uint32(s.readNumber(0, dev, "device/vendor")),
+		uint32(s.readNumber(0, dev, "device/device"))
+	n.Function = s.pciFunction(dev)
+	n.NUMANode = s.readNumber(-1, dev, "device/numa_node")
+	if parent := s.parentPCI(dev); parent != "" && n.NUMANode < 0 {
+		n.NUMANode = s.readNumber(-1, parent, "numa_node")
 	}
-	n.VF = s.target(dev, "device/physfn") != "" || isVF(n.Vendor, n.Device)
-	n.Netdevs = s.names(dev, "device/net")
-	n.Ports = s.ports(filepath.Join(dev, "ports"))
+	n.VF = s.linkTarget(dev, "device/physfn") != "" || isVF(n.Vendor, n.Device)
+	n.Netdevs = s.listNames(dev, "device/net")
+	n.Ports = s.readPorts(filepath.Join(dev, "ports"))
 	return n, true
 }
 
-// parent returns the directory, below the root, of the PCI device that a device's auxiliary one is
-// on; "" if the device is on the PCI bus itself.
-func (s sysfs) parent(dev string) string {
-	own, err := filepath.EvalSymlinks(s.path(dev, "device"))
+// parentPCI returns the directory, below the root, of the PCI device that a device's auxiliary one
+// is on; "" if the device is on the PCI bus itself.
+func (s sysfs) parentPCI(dev string) string {
+	own, err := filepath.EvalSymlinks(s.joinPath(dev, "device"))
 	if err != nil || isPCI(filepath.Base(own)) || !isPCI(filepath.Base(filepath.Dir(own))) {
 		return ""
 	}
@@ -246,18 +248,18 @@ func (s sysfs) parent(dev string) string {
 	return dir
 }
 
-// function is NodeInfo.Function of a device.
-func (s sysfs) function(dev string) string {
-	if pf := s.target(dev, "device/physfn"); pf != "" {
+// pciFunction is NodeInfo.Function of a device.
+func (s sysfs) pciFunction(dev string) string {
+	if pf := s.linkTarget(dev, "device/physfn"); pf != "" {
 		return pf
 	}
-	if parent := s.parent(dev); parent != "" {
-		if pf := s.target(parent, "physfn"); pf != "" {
+	if parent := s.parentPCI(dev); parent != "" {
+		if pf := s.linkTarget(parent, "physfn"); pf != "" {
 			return pf
 		}
 		return filepath.Base(parent)
 	}
-	if bus := s.target(dev, "device"); isPCI(bus) {
+	if bus := s.linkTarget(dev, "device"); isPCI(bus) {
 		return bus
 	}
 	return ""
@@ -296,15 +298,15 @@ func isVF(vendor, device uint32) bool {
 	return false
 }
 
-// ports reads all ports below dir, in numerical order.
-func (s sysfs) ports(dir string) []PortInfo {
+// readPorts reads all ports below dir, in numerical order.
+func (s sysfs) readPorts(dir string) []PortInfo {
 	var list []PortInfo
-	for _, name := range s.names(dir) {
+	for _, name := range s.listNames(dir) {
 		num, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
-		list = append(list, PortInfo{Num: num, LinkLayer: s.text(dir, name, "link_layer")})
+		list = append(list, PortInfo{Num: num, LinkLayer: s.readText(dir, name, "link_layer")})
 	}
 	sort.Slice(list, func(i, j int) bool { return list[i].Num < list[j].Num })
 	return list
@@ -312,7 +314,7 @@ func (s sysfs) ports(dir string) []PortInfo {
 
 // portNetdevs lists the distinct netdevs of a port's address table in numerical order of the table.
 func (s sysfs) portNetdevs(port string) []string {
-	slots := s.names(port, "gid_attrs/ndevs")
+	slots := s.listNames(port, "gid_attrs/ndevs")
 	sort.Slice(slots, func(i, j int) bool {
 		a, _ := strconv.Atoi(slots[i])
 		b, _ := strconv.Atoi(slots[j])
@@ -321,7 +323,7 @@ func (s sysfs) portNetdevs(port string) []string {
 	var names []string
 	seen := map[string]bool{}
 	for _, slot := range slots {
-		if name := s.text(port, "gid_attrs/ndevs", slot); name != "" && !seen[name] {
+		if name := s.readText(port, "gid_attrs/ndevs", slot); name != "" && !seen[name] {
 			seen[name] = true
 			names = append(names, name)
 		}

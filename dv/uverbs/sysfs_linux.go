@@ -12,12 +12,12 @@ import (
 // nodes, under any name in the same directory.
 func (s sysfs) deviceNode(uverbs string, major, minor uint32) (path string, present bool) {
 	const dir = "dev/infiniband"
-	usual := s.path(dir, uverbs)
+	usual := s.joinPath(dir, uverbs)
 	if isDevice(usual, major, minor) {
 		return usual, true
 	}
-	for _, name := range s.names(dir) {
-		if p := filepath.Join(s.path(dir), name); isDevice(p, major, minor) {
+	for _, name := range s.listNames(dir) {
+		if p := filepath.Join(s.joinPath(dir), name); isDevice(p, major, minor) {
 			return p, true
 		}
 	}

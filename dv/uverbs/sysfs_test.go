@@ -225,7 +225,7 @@ func TestPortCounter(t *testing.T) {
 		ports + "2/hw_counters/out_of_buffer":      "4294967295\n",
 		ports + "1/hw_counters/out_of_buffer":      "none\n",
 	})}
-	if n, err := s.counter(231, 192, 2, "out_of_buffer"); n != 1<<32-1 || err != nil {
+	if n, err := s.portCounter(231, 192, 2, "out_of_buffer"); n != 1<<32-1 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 	for _, c := range []struct {
@@ -240,7 +240,7 @@ func TestPortCounter(t *testing.T) {
 		{"no such counter", 192, 2, "rx_out_of_buffer", true},
 		{"not a number", 192, 1, "out_of_buffer", false},
 	} {
-		_, err := s.counter(231, c.minor, c.port, c.counter)
+		_, err := s.portCounter(231, c.minor, c.port, c.counter)
 		if err == nil || errors.Is(err, fs.ErrNotExist) != c.doesNotExist {
 			t.Errorf("%s: %v", c.name, err)
 		}

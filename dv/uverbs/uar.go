@@ -63,7 +63,8 @@ func (c *Context) mapUARs(o Options) error {
 			continue
 		}
 		if err != nil {
-			return failure(opMapUAR, fmt.Sprintf("doorbell page %d of %d", i, pages), err, memory{})
+			return kernelFailure(opMapUAR, fmt.Sprintf("doorbell page %d of %d", i, pages), err,
+				memory{})
 		}
 		p.WriteCombining = command == MmapWCPage
 		c.uars = append(c.uars, p)

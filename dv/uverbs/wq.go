@@ -94,14 +94,15 @@ func (pd *PD) CreateWQ(a WQAttr) (*WQ, error) {
 		a.LogStride = 4
 	}
 	noun := fmt.Sprintf("receive queue of %d entries", a.Entries)
-	if err := a.check(noun); err != nil {
+	if err := a.checkAttr(noun); err != nil {
 		return nil, err
 	}
 	wq := new(WQ)
 	var r ExCreateWQResp
-	err := pd.c.create(&wq.object, &r.WQHandle, write{op: opCreateWQ, noun: noun, in: a.core(pd),
-		out: &r, uhwIn: a.driver(),
-		uses: []*object{&pd.object, &a.CQ.object}, needs: pages(a.Entries << a.LogStride)})
+	err := pd.c.runCreate(&wq.object, &r.WQHandle,
+		write{op: opCreateWQ, noun: noun, in: a.coreReq(pd),
+			out: &r, uhwIn: a.driverReq(),
+			uses: []*object{&pd.object, &a.CQ.object}, needs: pageBytes(a.Entries << a.LogStride)})
 	if err != nil {
 		return nil, err
 	}
@@ -109,30 +110,30 @@ func (pd *PD) CreateWQ(a WQAttr) (*WQ, error) {
 	return wq, nil
 }
 
-func (a WQAttr) check(noun string) error {
+func (a WQAttr) checkAttr(noun string) error {
 	switch {
 	case a.CQ == nil:
-		return refusal(opCreateWQ, noun, "it needs a completion queue")
+		return refuseArgs(opCreateWQ, noun, "it needs a completion queue")
 	case a.LogStride < 4 || a.LogStride > 16:
-		return refusal(opCreateWQ, noun, "a work request of 1<<%d bytes is outside 16 to 65536",
+		return refuseArgs(opCreateWQ, noun, "a work request of 1<<%d bytes is outside 16 to 65536",
 			a.LogStride)
 	case a.Striding != nil && a.LogStride < 5:
-		return refusal(opCreateWQ, noun, "a striding work request has at least 32 bytes")
+		return refuseArgs(opCreateWQ, noun, "a striding work request has at least 32 bytes")
 	case a.UserIndex > 0xffffff:
-		return refusal(opCreateWQ, noun, "user index %#x has more than 24 bits", a.UserIndex)
+		return refuseArgs(opCreateWQ, noun, "user index %#x has more than 24 bits", a.UserIndex)
 	}
 	return checkRing(opCreateWQ, noun, a.Entries, 1<<a.LogStride, a.Buf, a.DBR)
 }
 
-func (a WQAttr) core(pd *PD) ExCreateWQReq {
+func (a WQAttr) coreReq(pd *PD) ExCreateWQReq {
 	return ExCreateWQReq{WQType: WQTypeRQ, UserHandle: a.UserHandle,
 		PDHandle: pd.handle, CQHandle: a.CQ.handle,
-		MaxWR: uint32(a.Entries), MaxSGE: a.segments(), CreateFlags: a.flags()}
+		MaxWR: uint32(a.Entries), MaxSGE: a.dataSegments(), CreateFlags: a.createFlags()}
 }
 
-// segments returns the number of data segments in a work request; a striding one starts with
+// dataSegments returns the number of data segments in a work request; a striding one starts with
 // another kind of segment.
-func (a WQAttr) segments() uint32 {
+func (a WQAttr) dataSegments() uint32 {
 	n := uint32(1) << (a.LogStride - 4)
 	if a.Striding != nil {
 		n--
@@ -140,7 +141,7 @@ func (a WQAttr) segments() uint32 {
 	return n
 }
 
-func (a WQAttr) flags() (f uint32) {
+func (a WQAttr) createFlags() (f uint32) {
 	for _, x := range []struct {
 		on  bool
 		bit uint32
@@ -157,7 +158,7 @@ func (a WQAttr) flags() (f uint32) {
 	return f
 }
 
-func (a WQAttr) driver() Mlx5CreateWQReq {
+func (a WQAttr) driverReq() Mlx5CreateWQReq {
 	r := Mlx5CreateWQReq{BufAddr: a.Buf.Addr(), DBAddr: a.DBR.Addr(), RQWQECount: uint32(a.Entries),
 		RQWQEShift: a.LogStride, UserIndex: a.UserIndex}
 	if s := a.Striding; s != nil {
@@ -178,21 +179,21 @@ func (wq *WQ) Ready() error { return wq.Modify(WQReset, WQReady) }
 func (wq *WQ) Modify(from, to WQState) error {
 	noun := fmt.Sprintf("%s from %v to %v", wq.noun, from, to)
 	if !from.mayBecome(to) {
-		return refusal(opModifyWQ, noun, "there is no such step")
+		return refuseArgs(opModifyWQ, noun, "there is no such step")
 	}
-	return wq.modify(noun, ExModifyWQReq{AttrMask: WQAttrState | WQAttrCurState,
+	return wq.sendModify(noun, ExModifyWQReq{AttrMask: WQAttrState | WQAttrCurState,
 		WQState: uint32(to), CurrWQState: uint32(from)})
 }
 
-// modify sends a change. The driver's part must be present and zero.
-func (wq *WQ) modify(noun string, r ExModifyWQReq) error {
+// sendModify sends a change. The driver's part must be present and zero.
+func (wq *WQ) sendModify(noun string, r ExModifyWQReq) error {
 	r.WQHandle = wq.handle
-	return wq.c.write(write{op: opModifyWQ, noun: noun, in: r, uhwIn: Mlx5ModifyWQReq{},
+	return wq.c.runWrite(write{op: opModifyWQ, noun: noun, in: r, uhwIn: Mlx5ModifyWQReq{},
 		uses: []*object{&wq.object}})
 }
 
 // Close destroys the queue; EBUSY while an indirection table names it.
 func (wq *WQ) Close() error {
-	return wq.destroy(write{op: opDestroyWQ,
+	return wq.destroyOnce(write{op: opDestroyWQ,
 		in: ExDestroyWQReq{WQHandle: wq.handle}, out: &ExDestroyWQResp{}})
 }

@@ -54,18 +54,18 @@ var mutants = []mutant{
 	{"merged across a gap", "link/rdma/merge.go",
 		" | uint64(binary.BigEndian.Uint32(t[4:])^r.seq)", ""},
 	{"frame released twice", "dv/rx_single.go", `
-		q.put(pc, f)
+		q.writeBuffer(pc, f)
 		pc++
 `, `
-		q.put(pc, f)
+		q.writeBuffer(pc, f)
 		if pc%64 == 63 {
-			q.pool.put([]Frame{f})
+			q.pool.returnFrames([]Frame{f})
 		}
 		pc++
 `},
 	{"stale completions after recovery", "dv/rx_error.go", `
 	q.inError = false
-	q.cq.skip()
+	q.cq.skipAll()
 `, `
 	q.inError = false
 `},

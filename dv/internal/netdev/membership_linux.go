@@ -36,13 +36,13 @@ func OpenMembership(name string) (*Membership, error) {
 // Add has frames to mac received, to every group if mac is nil. Each Add of the same address
 // counts.
 func (m *Membership) Add(mac net.HardwareAddr) error {
-	return m.set(unix.PACKET_ADD_MEMBERSHIP,
+	return m.setMembership(unix.PACKET_ADD_MEMBERSHIP,
 		mac)
 }
 
 // Remove undoes an Add, if there was one.
 func (m *Membership) Remove(mac net.HardwareAddr) error {
-	return m.set(unix.PACKET_DROP_MEMBERSHIP, mac)
+	return m.setMembership(unix.PACKET_DROP_MEMBERSHIP, mac)
 }
 
 // Close undoes every Add. Closing again does nothing.
@@ -57,7 +57,7 @@ func (m *Membership) Close() error {
 	return err
 }
 
-func (m *Membership) set(option int, mac net.HardwareAddr) error {
+func (m *Membership) setMembership(option int, mac net.HardwareAddr) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fd < 0 {

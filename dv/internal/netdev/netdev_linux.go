@@ -46,7 +46,7 @@ func NetworkOf(name string) (Network, error) {
 		// One may be there without a route to its subnet.
 		routes = append(routes, netlink.Route{Type: unix.RTN_UNICAST, Dst: a.IPNet})
 	}
-	n.Subnets, n.Gateways = subnets(routes), gateways(routes)
+	n.Subnets, n.Gateways = subnetsOf(routes), gatewaysOf(routes)
 	return n, nil
 }
 
@@ -77,8 +77,8 @@ func vlanAmong(links []netlink.Link, index, id int) string {
 	return ""
 }
 
-// subnets returns the destinations of routes that have no next hop.
-func subnets(routes []netlink.Route) (list []netip.Prefix) {
+// subnetsOf returns the destinations of routes that have no next hop.
+func subnetsOf(routes []netlink.Route) (list []netip.Prefix) {
 	for _, r := range routes {
 		if r.Type != unix.RTN_UNICAST || r.Gw != nil || r.Via != nil || r.Dst == nil {
 			continue
@@ -95,8 +95,8 @@ func subnets(routes []netlink.Route) (list []netip.Prefix) {
 	return list
 }
 
-// gateways returns the next hops of the default routes with the lowest metrics.
-func gateways(routes []netlink.Route) (list []netip.Addr) {
+// gatewaysOf returns the next hops of the default routes with the lowest metrics.
+func gatewaysOf(routes []netlink.Route) (list []netip.Addr) {
 	routes = slices.Clone(routes)
 	slices.SortStableFunc(routes, func(a, b netlink.Route) int { return a.Priority - b.Priority })
 	have := map[bool]bool{}

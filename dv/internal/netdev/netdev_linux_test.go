@@ -33,11 +33,11 @@ func TestNetworkOfRoutes(t *testing.T) {
 		route("2001:db8::9/128", "", 256),
 		route("::/0", "fe80::1", 1024),
 	}
-	if got, want := fmt.Sprint(subnets(routes)),
+	if got, want := fmt.Sprint(subnetsOf(routes)),
 		"[2001:db8::/64 10.0.9.0/24 10.0.0.0/16]"; got != want {
 		t.Errorf("subnets %s, want %s", got, want)
 	}
-	if got, want := fmt.Sprint(gateways(routes)), "[10.0.0.1 fe80::1]"; got != want {
+	if got, want := fmt.Sprint(gatewaysOf(routes)), "[10.0.0.1 fe80::1]"; got != want {
 		t.Errorf("gateways %s, want %s", got, want)
 	}
 }

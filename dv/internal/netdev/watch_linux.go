@@ -50,13 +50,13 @@ func Watch(name string, changed func(Interface)) (*Watcher, error) {
 	}
 	w := &Watcher{index: link.Attrs().Index, changed: changed, handle: handle,
 		file: os.NewFile(uintptr(fd), "rtnetlink")}
-	w.look()
-	w.ended.Go(w.run)
+	w.askForNetdev()
+	w.ended.Go(w.readMessages)
 	return w, nil
 }
 
-// run reads messages, whose contents do not matter: the netdev is asked for.
-func (w *Watcher) run() {
+// readMessages reads messages, whose contents do not matter: the netdev is asked for.
+func (w *Watcher) readMessages() {
 	var message [8 << 10]byte // a longer one is cut off
 	for {
 		_, err := w.file.Read(message[:])
@@ -64,11 +64,11 @@ func (w *Watcher) run() {
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return
 		}
-		w.look()
+		w.askForNetdev()
 	}
 }
 
-func (w *Watcher) look() {
+func (w *Watcher) askForNetdev() {
 	link, err := w.handle.LinkByIndex(w.index)
 	if err != nil {
 		return
