@@ -1,8 +1,8 @@
 package simnic
 
-// span finds the offset of [addr, addr+n) of a key in its memory. The caller holds k.mu for
+// keySpan finds the offset of [addr, addr+n) of a key in its memory. The caller holds k.mu for
 // reading.
-func (k *MKey) span(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
+func (k *MKey) keySpan(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
 	if k.dead || k.attr.Free || k.attr.PD != pd {
 		return 0, false, false
 	}
@@ -17,13 +17,13 @@ func (k *MKey) span(pd uint32, addr uint64, n int) (off uint64, ok, mine bool) {
 // released, so that many descriptors cost one look-up.
 type keyHold struct{ key *MKey }
 
-// find returns the key of that number, nil if there is none. It is held until release, or until
-// find holds another key.
-func (h *keyHold) find(n *NIC, lkey uint32) *MKey {
+// findKey returns the key of that number, nil if there is none. It is held until releaseKey, or
+// until find holds another key.
+func (h *keyHold) findKey(n *NIC, lkey uint32) *MKey {
 	if h.key != nil && h.key.key == lkey {
 		return h.key
 	}
-	h.release()
+	h.releaseKey()
 	if k := (*n.keys.keys.Load())[lkey]; k != nil {
 		k.mu.RLock()
 		h.key = k
@@ -31,21 +31,21 @@ func (h *keyHold) find(n *NIC, lkey uint32) *MKey {
 	return h.key
 }
 
-func (h *keyHold) release() {
+func (h *keyHold) releaseKey() {
 	if h.key != nil {
 		h.key.mu.RUnlock()
 		h.key = nil
 	}
 }
 
-// read copies len(dst) bytes at addr out of the memory lkey names, for a send
+// readMemory copies len(dst) bytes at addr out of the memory lkey names, for a send
 // queue.
-func (h *keyHold) read(sq *SQ, lkey uint32, addr uint64, dst []byte) fault {
-	k := h.find(sq.nic, lkey)
+func (h *keyHold) readMemory(sq *SQ, lkey uint32, addr uint64, dst []byte) fault {
+	k := h.findKey(sq.nic, lkey)
 	if k == nil {
 		return faultKey
 	}
-	off, ok, mine := k.span(sq.attr.PD, addr, len(dst))
+	off, ok, mine := k.keySpan(sq.attr.PD, addr, len(dst))
 	switch {
 	case !mine:
 		return faultKey
@@ -57,14 +57,15 @@ func (h *keyHold) read(sq *SQ, lkey uint32, addr uint64, dst []byte) fault {
 	return fault{}
 }
 
-// write copies src to addr in the memory lkey names, for a receive queue. room is the length that
-// the WQE allows there: if it exceeds the registered memory, write fails even if this packet fits.
-func (h *keyHold) write(rq *RQ, lkey uint32, addr uint64, src []byte, room int) fault {
-	k := h.find(rq.nic, lkey)
+// writeMemory copies src to addr in the memory lkey names, for a receive queue. room is the length
+// that the WQE allows there: if it exceeds the registered memory, write fails even if this packet
+// fits.
+func (h *keyHold) writeMemory(rq *RQ, lkey uint32, addr uint64, src []byte, room int) fault {
+	k := h.findKey(rq.nic, lkey)
 	if k == nil {
 		return faultRxKey
 	}
-	off, ok, mine := k.span(rq.attr.PD, addr, len(src))
+	off, ok, mine := k.keySpan(rq.attr.PD, addr, len(src))
 	switch {
 	case !mine:
 		return faultRxKey
@@ -76,7 +77,8 @@ func (h *keyHold) write(rq *RQ, lkey uint32, addr uint64, src []byte, room int) 
 		return faultRxBus
 	}
 	if uint64(room) > k.attr.Len-off {
-		rq.nic.strict.add("receive segment of %d bytes at %#x runs out of the memory of key %#x",
+		rq.nic.strict.addViolation(
+			"receive segment of %d bytes at %#x runs out of the memory of key %#x",
 			room, addr, lkey)
 	}
 	return fault{}

@@ -14,7 +14,7 @@ import (
 //
 //	      doorbell: execute here
 //	         +------+
-//	         v      |   a frame had to wait for a receiver (SQ.delegate)
+//	         v      |   a frame had to wait for a receiver (SQ.startSender)
 //	+-----> synchronous ------------------------------------+
 //	|                                                       v
 //	|   no frame has waited for asyncLinger,           asynchronous
@@ -73,15 +73,15 @@ func (sq *SQ) announced() uint16 {
 	return sq.db.announced
 }
 
-// restart resets the doorbell when the queue enters or leaves the reset state.
-func (b *doorbell) restart(on bool, announced uint16) {
+// resetDoorbell resets the doorbell when the queue enters or leaves the reset state.
+func (b *doorbell) resetDoorbell(on bool, announced uint16) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.on, b.announced, b.rung, b.blueFlamed = on, announced, announced, false
 }
 
-// remove ends the asynchronous sender. The queue's memory is not read after that.
-func (b *doorbell) remove() {
+// endSender ends the asynchronous sender. The queue's memory is not read after that.
+func (b *doorbell) endSender() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.on, b.removed = false, true
@@ -99,16 +99,17 @@ func (b *doorbell) wakeUp() {
 // longer than most gaps within one congestion.
 const asyncLinger = 100 * time.Millisecond
 
-// delegate starts the asynchronous sender, which executes the remaining WQEs, and those announced
-// while frames have to wait. A real doorbell returns at once; a goroutine that waits here for a
-// receiver may hold locks that others need, the receiver among them. Called with the lock held.
-func (sq *SQ) delegate() {
+// startSender starts the asynchronous sender, which executes the remaining WQEs, and those
+// announced while frames have to wait. A real doorbell returns at once; a goroutine that waits here
+// for a receiver may hold locks that others need, the receiver among them. Called with the lock
+// held.
+func (sq *SQ) startSender() {
 	b := &sq.db
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.async && !b.removed {
 		b.async = true
-		sq.nic.background.run(sq.sendAsync)
+		sq.nic.background.runBeside(sq.sendAsync)
 	}
 }
 
@@ -121,7 +122,7 @@ func (sq *SQ) sendAsync() {
 	waited := true
 	for last := clock.Now(); !sq.asyncDone(!waited && clock.Since(last) >= asyncLinger); {
 		sq.mu.Lock()
-		waited = sq.run()
+		waited = sq.runPosted()
 		sq.mu.Unlock()
 		if waited { // WQEs may be left
 			last = clock.Now()

@@ -158,7 +158,7 @@ func TestKeyDestroyedInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := string(q.buf)
-	if _, _, mine := q.key.span(1, q.addr, 1); mine {
+	if _, _, mine := q.key.keySpan(1, q.addr, 1); mine {
 		t.Error("a key that was found before its end may still be used")
 	}
 	wg.Wait()

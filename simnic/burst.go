@@ -54,16 +54,16 @@ func (n *NIC) getBurst() *rxBurst {
 	b := n.bursts.get()
 	if b.nic == nil {
 		b.nic = n
-		b.out.begin(b, &n.wire, ownerWire, ctrWireUnplugged)
-		b.netdev.begin(b, &n.netdev, ownerNetdev, ctrNetdevLost)
+		b.out.initInPlace(b, &n.wire, ownerWire, ctrWireUnplugged)
+		b.netdev.initInPlace(b, &n.netdev, ownerNetdev, ctrNetdevLost)
 	}
 	b.passed = 0
 	return b
 }
 
-// begin initialises an egress in place. A composite literal would first take 5 KiB of stack, for
-// which the stack of a goroutine started for one packet would have to grow.
-func (c *egress) begin(b *rxBurst, s *port, o owner, lost counter) {
+// initInPlace initialises an egress in place. A composite literal would first take 5 KiB of stack,
+// for which the stack of a goroutine started for one packet would have to grow.
+func (c *egress) initInPlace(b *rxBurst, s *port, o owner, lost counter) {
 	c.nic, c.burst, c.port, c.owner, c.lost = b.nic, b, s, o, lost
 }
 
@@ -72,46 +72,46 @@ func (n *NIC) putBurst(b *rxBurst) {
 	n.bursts.put(b)
 }
 
-// lock takes the lock of a receive queue. The burst holds it until it locks another
+// lockQueue takes the lock of a receive queue. The burst holds it until it locks another
 // queue, or until leave.
-func (b *rxBurst) lock(rq *RQ) {
+func (b *rxBurst) lockQueue(rq *RQ) {
 	if b.locked != rq {
-		b.leave()
+		b.unlockQueue()
 		rq.mu.Lock()
 		b.locked = rq
 	}
 }
 
-// leave releases the lock the burst holds. It is called before every call that may
+// unlockQueue releases the lock the burst holds. It is called before every call that may
 // call the NIC again, as Send of a wire may.
-func (b *rxBurst) leave() {
-	b.mem.release()
+func (b *rxBurst) unlockQueue() {
+	b.mem.releaseKey()
 	if b.locked != nil {
 		b.locked.mu.Unlock()
 		b.locked = nil
 	}
 }
 
-// finish writes the completions that receive queues hold back, updates counters, and sends the
+// finishBurst writes the completions that receive queues hold back, updates counters, and sends the
 // frames for the netdev.
-func (b *rxBurst) finish() {
+func (b *rxBurst) finishBurst() {
 	for i, rq := range b.open {
-		b.lock(rq)
-		rq.finish()
+		b.lockQueue(rq)
+		rq.finishBatch()
 		b.open[i] = nil
 	}
 	b.open = b.open[:0]
-	b.leave()
-	b.count()
-	b.netdev.flush()
+	b.unlockQueue()
+	b.addCounts()
+	b.netdev.flushEgress()
 }
 
-// count adds the results of the packets so far to the NIC's counters.
-func (b *rxBurst) count() {
-	b.entered.flush()
-	b.received.flush()
+// addCounts adds the results of the packets so far to the NIC's counters.
+func (b *rxBurst) addCounts() {
+	b.entered.flushTally()
+	b.received.flushTally()
 	if b.routed > 0 {
-		b.nic.counters.add(ctrRouted, b.routed)
+		b.nic.counters.addTo(ctrRouted, b.routed)
 		b.routed = 0
 	}
 }
@@ -126,7 +126,7 @@ func (b *rxBurst) keepOpen(rq *RQ) {
 	b.open = append(b.open, rq)
 }
 
-func (pk *rxPacket) add(part []byte) {
+func (pk *rxPacket) addPart(part []byte) {
 	if len(part) > 0 {
 		pk.parts[pk.n] = part
 		pk.n++
@@ -149,7 +149,7 @@ func (b *rxBurst) setFrame(f *frame.Frame) {
 		!b.p.Truncated && head <= len(b.header):
 		copy(b.header[:head], data)
 		binary.BigEndian.PutUint16(b.header[at:], f.L4Checksum())
-		pk.add(b.header[:head])
+		pk.addPart(b.header[:head])
 		data = data[head:]
 		b.setVerified(f.Data)
 	default: // a checksum unknown to this parser, such as a tunnel's: rare enough for a copy
@@ -159,9 +159,9 @@ func (b *rxBurst) setFrame(f *frame.Frame) {
 		data = whole.Data
 		b.verifyChecksums(data)
 	}
-	pk.add(data)
+	pk.addPart(data)
 	if pk.padded && pk.length < frame.MinFrame {
-		pk.add(zeros[:frame.MinFrame-pk.length])
+		pk.addPart(zeros[:frame.MinFrame-pk.length])
 	}
 }
 
@@ -169,16 +169,16 @@ func (b *rxBurst) setFrame(f *frame.Frame) {
 func (b *rxBurst) setSegment(header, payload []byte) {
 	pk := &b.packet
 	pk.n, pk.length = 0, 0
-	pk.add(header)
-	pk.add(payload)
+	pk.addPart(header)
+	pk.addPart(payload)
 	if pk.padded && pk.length < frame.MinFrame {
-		pk.add(zeros[:frame.MinFrame-pk.length])
+		pk.addPart(zeros[:frame.MinFrame-pk.length])
 	}
 	b.setVerified(header)
 }
 
-// types returns the status bits of the headers found, without those of checksums.
-func (b *rxBurst) types(data []byte) (status uint16) {
+// typeBits returns the status bits of the headers found, without those of checksums.
+func (b *rxBurst) typeBits(data []byte) (status uint16) {
 	p := &b.p
 	status = mlx5.HdrL2OK | uint16(p.L3)<<mlx5.HdrL3Shift | l4Type(p, data)<<mlx5.HdrL4Shift
 	if p.Extensions {
@@ -194,7 +194,7 @@ func (b *rxBurst) types(data []byte) (status uint16) {
 // The L4 part and its pseudo header sum up to 0xffff, and so does an IPv4 header.
 func (b *rxBurst) setVerified(header []byte) {
 	p := &b.p
-	b.packet.status = b.types(header) | mlx5.HdrL3OK | mlx5.HdrL4OK
+	b.packet.status = b.typeBits(header) | mlx5.HdrL3OK | mlx5.HdrL4OK
 	head := uint16(0xffff)
 	if p.L3 == mlx5.L3IPv6 {
 		head = frame.Sum(header[p.L3At:p.L4At])
@@ -205,7 +205,7 @@ func (b *rxBurst) setVerified(header []byte) {
 // verifyChecksums sets the status of a packet that came with its checksums.
 func (b *rxBurst) verifyChecksums(data []byte) {
 	p, pk := &b.p, &b.packet
-	pk.status, pk.sum = b.types(data), 0
+	pk.status, pk.sum = b.typeBits(data), 0
 	if p.L3 == mlx5.L3Other {
 		return
 	}
@@ -244,12 +244,12 @@ func (b *rxBurst) addFCS() {
 		crc = crc32.Update(crc, crc32.IEEETable, part)
 	}
 	binary.LittleEndian.PutUint32(b.fcs[:], crc)
-	b.packet.add(b.fcs[:])
+	b.packet.addPart(b.fcs[:])
 }
 
-// strip takes the outermost C-tag out of the packet. Its first piece holds all
+// stripCTag takes the outermost C-tag out of the packet. Its first piece holds all
 // L2 headers.
-func (b *rxBurst) strip() {
+func (b *rxBurst) stripCTag() {
 	pk := &b.packet
 	first := pk.parts[0]
 	copy(pk.parts[2:], pk.parts[1:pk.n])

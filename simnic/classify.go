@@ -46,13 +46,14 @@ func (n *NIC) SetSniffers(rx, tx Classifier) {
 // Members of NIC.sniffers.
 const sniffReceived, sniffSent = 0, 1
 
-// sniffs reports whether sniff has anything to do.
-func (n *NIC) sniffs(direction int) bool {
+// hasSniffers reports whether deliverToSniffers has anything to do.
+func (n *NIC) hasSniffers(direction int) bool {
 	return n.sniffers[direction].Load() != nil || len(n.steering.now.Load().sniff) != 0
 }
 
-// sniff delivers copies of a frame to the sniffers of one direction and to the sniffer rules.
-func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
+// deliverToSniffers delivers copies of a frame to the sniffers of one direction and to the sniffer
+// rules.
+func (n *NIC) deliverToSniffers(b *rxBurst, direction int, f *frame.Frame) {
 	c, rules := n.sniffers[direction].Load(), n.steering.now.Load().sniff
 	o := frameOrigin{owner: ownerSlice}
 	if direction == sniffReceived {
@@ -63,18 +64,18 @@ func (n *NIC) sniff(b *rxBurst, direction int, f *frame.Frame) {
 	matchKey(&b.p, f.Data, &b.key)
 	kind := castOf(macBits(f.Data))
 	if c != nil {
-		n.classify(*c, b, o, f, kind)
+		n.deliverByClassifier(*c, b, o, f, kind)
 	}
-	n.walk(b, rules, o, f, kind)
+	n.walkTables(b, rules, o, f, kind)
 }
 
-// classify delivers a frame to the destinations that the classifier returns.
-func (n *NIC) classify(c Classifier, b *rxBurst, o frameOrigin, f *frame.Frame,
+// deliverByClassifier delivers a frame to the destinations that the classifier returns.
+func (n *NIC) deliverByClassifier(c Classifier, b *rxBurst, o frameOrigin, f *frame.Frame,
 	kind cast) (copies int) {
 	b.found = c(&b.key, b.found[:0])
 	for _, d := range b.found {
 		if d.Count != nil {
-			d.Count.add(f)
+			d.Count.countFrame(f)
 		}
 		switch {
 		case d.TIR != nil:
@@ -83,7 +84,7 @@ func (n *NIC) classify(c Classifier, b *rxBurst, o frameOrigin, f *frame.Frame,
 			copies++
 		case d.Drop:
 			b.routed += f.Packets()
-			n.counters.add(ctrFlowDropped, f.Packets())
+			n.counters.addTo(ctrFlowDropped, f.Packets())
 			copies++
 		}
 	}
@@ -101,10 +102,10 @@ func (n *NIC) SetLocalMACs(macs [][6]byte) {
 	n.localMACs.Store(&sorted)
 }
 
-// inside reports whether a frame that the netdev or a user queue sends is offered to the port's
-// other receivers.
-func (n *NIC) inside(dst uint64, kind cast, t *tables) bool {
-	if !n.eswitch.passes(dst, kind) {
+// staysInside reports whether a frame that the netdev or a user queue sends is offered to the
+// port's other receivers.
+func (n *NIC) staysInside(dst uint64, kind cast, t *tables) bool {
+	if !n.eswitch.passesTo(dst, kind) {
 		return false
 	}
 	if kind != unicast {
@@ -114,8 +115,8 @@ func (n *NIC) inside(dst uint64, kind cast, t *tables) bool {
 		return false
 	}
 	if n.classifier.Load() == nil {
-		return dst == n.mac.Load() || t.local(dst)
+		return dst == n.mac.Load() || t.requiresMAC(dst)
 	}
 	_, ok := slices.BinarySearch(*n.localMACs.Load(), dst)
-	return ok || t.local(dst)
+	return ok || t.requiresMAC(dst)
 }

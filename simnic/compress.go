@@ -15,15 +15,15 @@ type cqeBlock struct {
 	next    uint16 // counter that the next entry must have
 }
 
-// hold adds a completion to the block; if it does not fit, hold flushes the block and starts
-// another. It reports false when the completion queue failed.
-func (rq *RQ) hold(b *rxBurst, c *mlx5.RxCQE) bool {
+// holdCompletion adds a completion to the block; if it does not fit, hold flushes the block and
+// starts another. It reports false when the completion queue failed.
+func (rq *RQ) holdCompletion(b *rxBurst, c *mlx5.RxCQE) bool {
 	s, cq := &rq.block, rq.attr.CQ
 	n := len(s.entries)
 	s.entries = append(s.entries, [mlx5.CQESize]byte{})
 	e := &s.entries[n]
 	c.Put(e[:])
-	if n > 0 && (!s.fits(c, e, cq) || n == rq.nic.caps.MaxCompressed) {
+	if n > 0 && (!s.fitsBlock(c, e, cq) || n == rq.nic.caps.MaxCompressed) {
 		s.entries = s.entries[:n]
 		if !rq.flushBlock() {
 			return false
@@ -33,23 +33,23 @@ func (rq *RQ) hold(b *rxBurst, c *mlx5.RxCQE) bool {
 	if n == 0 {
 		b.keepOpen(rq)
 	}
-	s.next = c.Counter + rq.advance(c)
+	s.next = c.Counter + rq.counterStep(c)
 	return true
 }
 
-// advance returns the distance from the counter of a completion to that of the next:
+// counterStep returns the distance from the counter of a completion to that of the next:
 // strides, or one WQE.
-func (rq *RQ) advance(c *mlx5.RxCQE) uint16 {
+func (rq *RQ) counterStep(c *mlx5.RxCQE) uint16 {
 	if rq.attr.Striding != nil {
 		return uint16(c.ByteCount >> 16 & 0x7fff)
 	}
 	return 1
 }
 
-// fits reports whether c, in bytes e, equals the block's title, except in the fields that mini CQEs
-// have. It reads e in words of the size in which it was written: otherwise the processor would wait
-// until its stores are done, including those of the packet.
-func (s *cqeBlock) fits(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
+// fitsBlock reports whether c, in bytes e, equals the block's title, except in the fields that mini
+// CQEs have. It reads e in words of the size in which it was written: otherwise the processor would
+// wait until its stores are done, including those of the packet.
+func (s *cqeBlock) fitsBlock(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
 	title := &s.entries[0]
 	if cq.attr.MiniFormat.hasStride() {
 		if be16(title[2:]) != c.WQEID { // another WQE
@@ -68,9 +68,9 @@ func (s *cqeBlock) fits(c *mlx5.RxCQE, e *[mlx5.CQESize]byte, cq *CQ) bool {
 
 func (f MiniFormat) hasStride() bool { return f >= MiniFlowTagStride }
 
-// common masks a completion, without the fields that differ inside a block: those of a mini CQE,
-// and those that the format omits.
-func (f MiniFormat) common() (words [mlx5.CQESize / 8]uint64) {
+// commonMask masks a completion, without the fields that differ inside a block: those of a mini
+// CQE, and those that the format omits.
+func (f MiniFormat) commonMask() (words [mlx5.CQESize / 8]uint64) {
 	c := bytes.Repeat([]byte{0xff}, mlx5.CQESize)
 	clear(c[0x0c:0x10]) // hash
 	clear(c[0x14:0x16]) // checksum
@@ -88,9 +88,9 @@ func (f MiniFormat) common() (words [mlx5.CQESize / 8]uint64) {
 	return words
 }
 
-// mini writes the mini CQE of e in the block's format. The flow tag and header type are where DPDK
-// drivers/common/mlx5/mlx5_prm.h and its receive paths look for them.
-func (f MiniFormat) mini(dst []byte, e *[mlx5.CQESize]byte) {
+// putMini writes the mini CQE of e in the block's format. The flow tag and header type are where
+// DPDK drivers/common/mlx5/mlx5_prm.h and its receive paths look for them.
+func (f MiniFormat) putMini(dst []byte, e *[mlx5.CQESize]byte) {
 	copy(dst[4:8], e[0x2c:0x30])
 	switch f {
 	case MiniHash:
@@ -117,7 +117,7 @@ func (rq *RQ) flushBlock() bool {
 	ok := true
 	if len(s.entries) < 2 || !rq.attr.CQ.putCompressed(s.entries) {
 		for i := range s.entries {
-			ok = ok && rq.attr.CQ.put(&s.entries[i])
+			ok = ok && rq.attr.CQ.putCompletion(&s.entries[i])
 		}
 	}
 	s.entries = s.entries[:0]
@@ -133,29 +133,29 @@ func (cq *CQ) putCompressed(entries [][mlx5.CQESize]byte) bool {
 	defer cq.mu.Unlock()
 	n := uint32(len(entries))
 	if h := cq.nic.hooks.Load(); h != nil && (h.Complete != nil || h.Counter != nil) ||
-		cq.attr.Collapsed || cq.Status() != CQOK || !cq.fits(n) {
+		cq.attr.Collapsed || cq.Status() != CQOK || !cq.hasRoom(n) {
 		return false
 	}
 	f := cq.attr.MiniFormat
 	var array [mlx5.CQESize]byte
 	for i := range entries {
-		f.mini(array[i%mlx5.MinisPerCQE*mlx5.MiniCQESize:], &entries[i])
+		f.putMini(array[i%mlx5.MinisPerCQE*mlx5.MiniCQESize:], &entries[i])
 		if i%mlx5.MinisPerCQE == mlx5.MinisPerCQE-1 || i == len(entries)-1 {
 			at := cq.pi + max(1, uint32(i/mlx5.MinisPerCQE*mlx5.MinisPerCQE))
-			cq.attr.Ring.Scatter(cq.slot(at), array[:])
+			cq.attr.Ring.Scatter(cq.entryOffset(at), array[:])
 			clear(array[:])
 		}
 	}
-	title := f.title(&entries[0], n)
-	cq.store(cq.pi, &title, cq.phase(cq.pi))
+	title := f.makeTitle(&entries[0], n)
+	cq.storeEntry(cq.pi, &title, cq.ownerBit(cq.pi))
 	cq.pi += n
-	cq.nic.counters.add(ctrCQEs, len(entries))
-	cq.nic.counters.add(ctrCompressedCQEs, len(entries))
-	return cq.notify()
+	cq.nic.counters.addTo(ctrCQEs, len(entries))
+	cq.nic.counters.addTo(ctrCompressedCQEs, len(entries))
+	return cq.raiseIfDue()
 }
 
-// title makes the first completion the title of a block of n.
-func (f MiniFormat) title(first *[mlx5.CQESize]byte, n uint32) [mlx5.CQESize]byte {
+// makeTitle makes the first completion the title of a block of n.
+func (f MiniFormat) makeTitle(first *[mlx5.CQESize]byte, n uint32) [mlx5.CQESize]byte {
 	t := *first
 	switch f {
 	case MiniHash:

@@ -139,7 +139,7 @@ type direction struct {
 	bytes   atomic.Uint64
 }
 
-func (d *direction) add(c cast, packets, bytes int) {
+func (d *direction) countPackets(c cast, packets, bytes int) {
 	d.packets[c].Add(uint64(packets))
 	d.bytes.Add(uint64(bytes))
 }
@@ -151,19 +151,19 @@ type tally struct {
 	packets, bytes int
 }
 
-// add counts for d, once flushed.
-func (t *tally) add(d *direction, kind cast, packets, bytes int) {
+// countPackets counts for d, once flushed.
+func (t *tally) countPackets(d *direction, kind cast, packets, bytes int) {
 	if t.to != d || t.kind != kind {
-		t.flush()
+		t.flushTally()
 		t.to, t.kind = d, kind
 	}
 	t.packets += packets
 	t.bytes += bytes
 }
 
-func (t *tally) flush() {
+func (t *tally) flushTally() {
 	if t.packets > 0 {
-		t.to.add(t.kind, t.packets, t.bytes)
+		t.to.countPackets(t.kind, t.packets, t.bytes)
 		t.packets, t.bytes = 0, 0
 	}
 }
@@ -173,19 +173,19 @@ type counters struct {
 	other  [numCounters]atomic.Uint64
 }
 
-func (c *counters) add(id counter, n int) { c.other[id].Add(uint64(n)) }
+func (c *counters) addTo(id counter, n int) { c.other[id].Add(uint64(n)) }
 
-func (c *counters) get(id counter) uint64 { return c.other[id].Load() }
+func (c *counters) valueOf(id counter) uint64 { return c.other[id].Load() }
 
 // countError counts an error completion of packets sent or received.
 func (n *NIC) countError(f fault, failed, flushed counter) {
 	if f == faultFlush {
 		failed = flushed
 	}
-	n.counters.add(failed, 1)
+	n.counters.addTo(failed, 1)
 }
 
-func (c *counters) traffic(o owner) Traffic {
+func (c *counters) trafficOf(o owner) Traffic {
 	rx, tx := &c.rx[o], &c.tx[o]
 	t := Traffic{
 		RxBytes: rx.bytes.Load(), TxBytes: tx.bytes.Load(),
@@ -206,30 +206,32 @@ func (n *NIC) Counters() Counters {
 	violations := n.strict.count
 	n.strict.mu.Unlock()
 	return Counters{
-		Slice: c.traffic(ownerSlice), Netdev: c.traffic(ownerNetdev), Wire: c.traffic(ownerWire),
+		Slice: c.trafficOf(ownerSlice), Netdev: c.trafficOf(ownerNetdev),
+		Wire: c.trafficOf(ownerWire),
 		Drops: Drops{
-			WireOversize: c.get(ctrWireOversize), WireRunt: c.get(ctrWireRunt),
-			LinkDown:     c.get(ctrLinkDown),
-			SwitchFilter: c.get(ctrSwitchFilter), Spoofed: c.get(ctrSpoofed),
-			WireUnplugged: c.get(ctrWireUnplugged), WireTooLong: c.get(ctrWireTooLong),
-			NetdevLost:  c.get(ctrNetdevLost),
-			SteerMissed: c.get(ctrSteerMissed), FlowDropped: c.get(ctrFlowDropped),
-			Loopback:    c.get(ctrLoopback),
-			OutOfBuffer: c.get(ctrOutOfBuffer), NotReady: c.get(ctrNotReady),
-			TooLong:     c.get(ctrTooLong),
-			LengthError: c.get(ctrLengthError), Protection: c.get(ctrProtection),
-			CQError: c.get(ctrCQError), Fault: c.get(ctrFault),
+			WireOversize: c.valueOf(ctrWireOversize), WireRunt: c.valueOf(ctrWireRunt),
+			LinkDown:     c.valueOf(ctrLinkDown),
+			SwitchFilter: c.valueOf(ctrSwitchFilter), Spoofed: c.valueOf(ctrSpoofed),
+			WireUnplugged: c.valueOf(ctrWireUnplugged), WireTooLong: c.valueOf(ctrWireTooLong),
+			NetdevLost:  c.valueOf(ctrNetdevLost),
+			SteerMissed: c.valueOf(ctrSteerMissed), FlowDropped: c.valueOf(ctrFlowDropped),
+			Loopback:    c.valueOf(ctrLoopback),
+			OutOfBuffer: c.valueOf(ctrOutOfBuffer), NotReady: c.valueOf(ctrNotReady),
+			TooLong:     c.valueOf(ctrTooLong),
+			LengthError: c.valueOf(ctrLengthError), Protection: c.valueOf(ctrProtection),
+			CQError: c.valueOf(ctrCQError), Fault: c.valueOf(ctrFault),
 		},
-		Routed:    c.get(ctrRouted),
-		Doorbells: c.get(ctrDoorbells), SendWQEs: c.get(ctrSendWQEs),
-		BlueFlames: c.get(ctrBlueFlames), LSOWQEs: c.get(ctrLSOWQEs),
-		ChecksumWQEs:    c.get(ctrChecksumWQEs),
-		TxInlineDropped: c.get(ctrTxInlineDropped),
-		LROPackets:      c.get(ctrLROPackets), CQEs: c.get(ctrCQEs),
-		CompressedCQEs: c.get(ctrCompressedCQEs), CQOverruns: c.get(ctrCQOverruns),
-		ReqErrors: c.get(ctrReqErrors), ReqFlushed: c.get(ctrReqFlushed),
-		RespErrors: c.get(ctrRespErrors), RespFlushed: c.get(ctrRespFlushed),
-		CQEvents: c.get(ctrCQEvents), StaleArms: c.get(ctrStaleArms), Violations: violations,
+		Routed:    c.valueOf(ctrRouted),
+		Doorbells: c.valueOf(ctrDoorbells), SendWQEs: c.valueOf(ctrSendWQEs),
+		BlueFlames: c.valueOf(ctrBlueFlames), LSOWQEs: c.valueOf(ctrLSOWQEs),
+		ChecksumWQEs:    c.valueOf(ctrChecksumWQEs),
+		TxInlineDropped: c.valueOf(ctrTxInlineDropped),
+		LROPackets:      c.valueOf(ctrLROPackets), CQEs: c.valueOf(ctrCQEs),
+		CompressedCQEs: c.valueOf(ctrCompressedCQEs), CQOverruns: c.valueOf(ctrCQOverruns),
+		ReqErrors: c.valueOf(ctrReqErrors), ReqFlushed: c.valueOf(ctrReqFlushed),
+		RespErrors: c.valueOf(ctrRespErrors), RespFlushed: c.valueOf(ctrRespFlushed),
+		CQEvents: c.valueOf(ctrCQEvents), StaleArms: c.valueOf(ctrStaleArms),
+		Violations: violations,
 	}
 }
 

@@ -87,17 +87,20 @@ func (n *NIC) CreateCQ(a CQAttr) (*CQ, error) {
 		a.EntrySize = 64
 	}
 	if a.EntrySize != 64 && a.EntrySize != 128 {
-		return nil, errorf(StatusBadParam, "completion queue entries of %d bytes", a.EntrySize)
+		return nil, statusErrorf(StatusBadParam, "completion queue entries of %d bytes",
+			a.EntrySize)
 	}
 	if err := checkRing("completion queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxCQ,
 		a.EntrySize); err != nil {
 		return nil, err
 	}
 	if a.Compress && (!n.caps.Compression || n.caps.MiniFormats&(1<<a.MiniFormat) == 0) {
-		return nil, errorf(StatusBadParam, "completion queue with mini format %d", a.MiniFormat)
+		return nil, statusErrorf(StatusBadParam, "completion queue with mini format %d",
+			a.MiniFormat)
 	}
-	cq := &CQ{nic: n, attr: a, common: a.MiniFormat.common(), pi: a.StartIndex, ci: a.StartIndex}
-	cq.number = n.numbers.add(cq, 20)
+	cq := &CQ{nic: n, attr: a, common: a.MiniFormat.commonMask(), pi: a.StartIndex,
+		ci: a.StartIndex}
+	cq.number = n.numbers.addObject(cq, 20)
 	return cq, nil
 }
 
@@ -143,7 +146,7 @@ func (cq *CQ) Resize(ring *Memory, logSize int) error {
 	defer cq.mu.Unlock()
 	var e [64]byte
 	e[63] = 5 << 4
-	cq.write(&e)
+	cq.writeEntry(&e)
 	cq.attr.Ring, cq.attr.LogSize = ring, logSize
 	return nil
 }
@@ -151,13 +154,13 @@ func (cq *CQ) Resize(ring *Memory, logSize int) error {
 // Destroy removes the queue. Queues that complete into it must be destroyed
 // before: StatusResBusy.
 func (cq *CQ) Destroy() error {
-	if err := cq.use.retire(); err != nil {
-		return errorf(StatusOf(err), "destroy completion queue %#x", cq.number)
+	if err := cq.use.retireObject(); err != nil {
+		return statusErrorf(StatusOf(err), "destroy completion queue %#x", cq.number)
 	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	cq.arm.stop()
+	cq.arm.stopTimer()
 	cq.held = nil // the memory may be unmapped when they would be released
-	cq.nic.numbers.remove(cq.number)
+	cq.nic.numbers.removeNumber(cq.number)
 	return nil
 }

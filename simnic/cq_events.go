@@ -19,7 +19,7 @@ type arming struct {
 	gone      bool
 }
 
-func (a *arming) stop() {
+func (a *arming) stopTimer() {
 	a.gone, a.on = true, false
 	if a.timer != nil {
 		a.timer.Stop()
@@ -32,85 +32,87 @@ func (a *arming) stop() {
 // stale: that event wakes the driver.
 func (cq *CQ) ArmWord(w uint32) {
 	if got := cq.attr.Record.LoadBE32(mlx5.RecordArm); got != w {
-		cq.nic.strict.add("completion queue %#x: armed with %#08x, the record has %#08x", cq.number,
+		cq.nic.strict.addViolation("completion queue %#x: armed with %#08x, the record has %#08x",
+			cq.number,
 			w, got)
 	}
-	cq.armed(w)
+	cq.recordArming(w)
 }
 
-func (cq *CQ) armed(w uint32) {
+func (cq *CQ) recordArming(w uint32) {
 	sn, only, ci := mlx5.ParseArmWord(w)
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if cq.arm.gone || sn != cq.arm.events&3 {
-		cq.stale(sn)
+		cq.countStaleArming(sn)
 		return
 	}
 	behind := (cq.pi - ci) & indexMask
 	if behind > 1<<cq.attr.LogSize && !cq.attr.IgnoreOverrun && !cq.attr.Collapsed {
-		cq.nic.strict.add("completion queue %#x: armed at index %#x, producer is at %#x",
+		cq.nic.strict.addViolation("completion queue %#x: armed at index %#x, producer is at %#x",
 			cq.number, ci, cq.pi&indexMask)
 		behind = 0
 	}
 	cq.arm.on, cq.arm.only, cq.arm.ci = true, only, cq.pi-behind
-	cq.notify()
+	cq.raiseIfDue()
 }
 
-// stale counts a request that is late by one event, and records a violation for any other.
-func (cq *CQ) stale(sn uint32) {
-	cq.nic.counters.add(ctrStaleArms, 1)
+// countStaleArming counts a request that is late by one event, and records a violation for any
+// other.
+func (cq *CQ) countStaleArming(sn uint32) {
+	cq.nic.counters.addTo(ctrStaleArms, 1)
 	if (sn+1)&3 != cq.arm.events&3 {
-		cq.nic.strict.add("completion queue %#x: armed with sn %d after %d events",
+		cq.nic.strict.addViolation("completion queue %#x: armed with sn %d after %d events",
 			cq.number, sn, cq.arm.events)
 	}
 }
 
-// notify raises the event if one is requested and due. Called with the lock held; always true.
-func (cq *CQ) notify() bool {
-	waiting := cq.waiting()
+// raiseIfDue raises the event if one is requested and due. Called with the lock held; always true.
+func (cq *CQ) raiseIfDue() bool {
+	waiting := cq.eventThreshold()
 	if !cq.arm.on || waiting == 0 {
 		return true
 	}
 	if cq.attr.MaxCount != 0 && cq.attr.PeriodUsec != 0 && waiting < uint32(cq.attr.MaxCount) {
-		cq.later()
+		cq.startModeration()
 		return true
 	}
-	cq.fire()
+	cq.raiseEvent()
 	return true
 }
 
-// waiting returns how many completions after the armed index raise the event.
-func (cq *CQ) waiting() uint32 {
+// eventThreshold returns how many completions after the armed index raise the event.
+func (cq *CQ) eventThreshold() uint32 {
 	if !cq.arm.only {
 		return cq.pi - cq.arm.ci
 	}
 	return uint32(max(0, int32(cq.arm.solicited-cq.arm.ci)))
 }
 
-func (cq *CQ) fire() {
+func (cq *CQ) raiseEvent() {
 	cq.arm.on = false
 	cq.arm.events++
-	cq.nic.counters.add(ctrCQEvents, 1)
+	cq.nic.counters.addTo(ctrCQEvents, 1)
 	if cq.attr.Completion != nil {
 		cq.attr.Completion(cq)
 	}
 }
 
-// later starts the moderation timer.
-func (cq *CQ) later() {
+// startModeration starts the moderation timer.
+func (cq *CQ) startModeration() {
 	period := time.Duration(cq.attr.PeriodUsec) * time.Microsecond
 	if cq.arm.timer == nil {
-		cq.arm.timer = cq.nic.clock.AfterFunc(period, cq.overdue)
+		cq.arm.timer = cq.nic.clock.AfterFunc(period, cq.raiseOverdue)
 		return
 	}
 	cq.arm.timer.Reset(period)
 }
 
-// overdue raises an event whose period has passed.
-func (cq *CQ) overdue() {
+// raiseOverdue raises an event whose period has passed.
+func (cq *CQ) raiseOverdue() {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	if cq.arm.on && cq.waiting() > 0 {
-		cq.fire()
+	if cq.arm.on && cq.eventThreshold() > 0 {
+		cq.raiseEvent()
 	}
 }

@@ -8,9 +8,9 @@ import (
 
 const indexMask = mlx5.RecordIndexMask
 
-// put writes a completion: the 64 bytes without the owner bit, which it adds. It reports whether
-// the queue took it.
-func (cq *CQ) put(e *[64]byte) bool {
+// putCompletion writes a completion: the 64 bytes without the owner bit, which it adds. It reports
+// whether the queue took it.
+func (cq *CQ) putCompletion(e *[64]byte) bool {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if h := cq.nic.hooks.Load(); h != nil && h.Complete != nil {
@@ -29,7 +29,7 @@ func (cq *CQ) put(e *[64]byte) bool {
 		mlx5.CQEWQECounter.Put(wrong[:], uint64((*mlx5.CQE)(e).WQECounter()+wrongBy))
 		e = &wrong
 	}
-	return cq.write(e) && cq.notify()
+	return cq.writeEntry(e) && cq.raiseIfDue()
 }
 
 // wrongBy says how far off a wrong wqe_counter is: less than any ring.
@@ -42,37 +42,37 @@ func (cq *CQ) ReleaseHeld() {
 	held := cq.held
 	cq.held, cq.holding = nil, false
 	for i := range held {
-		if !cq.write(&held[i]) {
+		if !cq.writeEntry(&held[i]) {
 			return
 		}
 	}
-	cq.notify()
+	cq.raiseIfDue()
 }
 
-// write puts e into the next entry. Called with the lock held.
-func (cq *CQ) write(e *[64]byte) bool {
+// writeEntry puts e into the next entry. Called with the lock held.
+func (cq *CQ) writeEntry(e *[64]byte) bool {
 	if cq.Status() != CQOK {
 		return false
 	}
-	if !cq.fits(1) {
+	if !cq.hasRoom(1) {
 		cq.fail(CQOverflow)
 		return false
 	}
-	cq.store(cq.pi, e, cq.phase(cq.pi))
+	cq.storeEntry(cq.pi, e, cq.ownerBit(cq.pi))
 	cq.pi++
-	cq.nic.counters.add(ctrCQEs, 1)
+	cq.nic.counters.addTo(ctrCQEs, 1)
 	if e[63]&2 != 0 || (*mlx5.CQE)(e).Opcode().IsError() {
 		cq.arm.solicited = cq.pi
 	}
 	return true
 }
 
-// phase returns the owner bit of the entry with that index: 0 in the first pass.
-func (cq *CQ) phase(index uint32) byte { return byte(index >> cq.attr.LogSize & 1) }
+// ownerBit returns the owner bit of the entry with that index: 0 in the first pass.
+func (cq *CQ) ownerBit(index uint32) byte { return byte(index >> cq.attr.LogSize & 1) }
 
-// slot returns the offset of the 64 bytes of an entry in the ring: the upper half of a larger
-// entry.
-func (cq *CQ) slot(index uint32) uint64 {
+// entryOffset returns the offset of the 64 bytes of an entry in the ring: the upper half of a
+// larger entry.
+func (cq *CQ) entryOffset(index uint32) uint64 {
 	size := uint64(cq.attr.EntrySize)
 	if cq.attr.Collapsed {
 		return size - 64
@@ -80,17 +80,17 @@ func (cq *CQ) slot(index uint32) uint64 {
 	return uint64(index&(1<<cq.attr.LogSize-1))*size + size - 64
 }
 
-// store writes an entry, the word with the owner bit last.
-func (cq *CQ) store(index uint32, e *[64]byte, owner byte) {
-	at := cq.slot(index)
+// storeEntry writes an entry, the word with the owner bit last.
+func (cq *CQ) storeEntry(index uint32, e *[64]byte, owner byte) {
+	at := cq.entryOffset(index)
 	cq.attr.Ring.Scatter(at, e[:mlx5.CQEOwnWord])
 	last := binary.BigEndian.Uint32(e[mlx5.CQEOwnWord:])
 	cq.attr.Ring.StoreBE32(at+mlx5.CQEOwnWord, last&^1|uint32(owner))
 }
 
-// fits reports whether n entries are free. The driver's index is read only if there is no room by
-// the last one read.
-func (cq *CQ) fits(n uint32) bool {
+// hasRoom reports whether n entries are free. The driver's index is read only if there is no room
+// by the last one read.
+func (cq *CQ) hasRoom(n uint32) bool {
 	size := uint32(1) << cq.attr.LogSize
 	if n > size {
 		return false
@@ -108,7 +108,8 @@ func (cq *CQ) readIndex() {
 	ci := cq.attr.Record.LoadBE32(mlx5.RecordConsumer) & indexMask
 	forward := (ci - cq.ci) & indexMask
 	if forward > cq.pi-cq.ci {
-		cq.nic.strict.add("completion queue %#x: consumer index %#x is not between %#x and %#x",
+		cq.nic.strict.addViolation(
+			"completion queue %#x: consumer index %#x is not between %#x and %#x",
 			cq.number, ci, cq.ci&indexMask, cq.pi&indexMask)
 		return
 	}
@@ -122,13 +123,13 @@ func (cq *CQ) fail(s CQStatus) {
 		return
 	}
 	if s == CQOverflow {
-		cq.nic.counters.add(ctrCQOverruns, 1)
+		cq.nic.counters.addTo(ctrCQOverruns, 1)
 	}
 	if cq.attr.Events != nil {
 		cq.attr.Events(Event{Type: EventCQError, CQ: cq})
 	}
 	users := append([]failer(nil), cq.attached...)
-	cq.nic.background.run(func() {
+	cq.nic.background.runBeside(func() {
 		for _, q := range users {
 			q.cqFailed()
 		}
@@ -142,13 +143,13 @@ func (cq *CQ) Fail(s CQStatus) {
 	cq.fail(s)
 }
 
-func (cq *CQ) attach(q failer) {
+func (cq *CQ) attachQueue(q failer) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	cq.attached = append(cq.attached, q)
 }
 
-func (cq *CQ) detach(q failer) {
+func (cq *CQ) detachQueue(q failer) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	for i, o := range cq.attached {

@@ -16,9 +16,9 @@ type frameOrigin struct {
 	waited *atomic.Bool // set when a frame had to wait for its receiver; nil: not needed
 }
 
-// blocked reports whether a TIR must not get the frame because its own
+// blocksLoopback reports whether a TIR must not get the frame because its own
 // transport domain sent it.
-func (n *NIC) blocked(o frameOrigin, t *TIRAttr, c cast) bool {
+func (n *NIC) blocksLoopback(o frameOrigin, t *TIRAttr, c cast) bool {
 	if !o.domain || o.td != t.TD || n.cfg.SelfLoopback {
 		return false
 	}
@@ -30,46 +30,46 @@ func (n *NIC) blocked(o frameOrigin, t *TIRAttr, c cast) bool {
 
 // ConnectWire connects the port to w and starts reception. The NIC owns w from then
 // on: Close closes it. A second wire is refused with StatusBadState.
-func (n *NIC) ConnectWire(w wire.Wire) error { return n.wire.attach(w, n.fromWire) }
+func (n *NIC) ConnectWire(w wire.Wire) error { return n.wire.attachWire(w, n.fromWire) }
 
 // ConnectNetdev connects w as the netdev port: it gets the frames of
 // the netdev's MAC, broadcast and multicast, and sends beside the user queues.
-func (n *NIC) ConnectNetdev(w wire.Wire) error { return n.netdev.attach(w, n.fromNetdev) }
+func (n *NIC) ConnectNetdev(w wire.Wire) error { return n.netdev.attachWire(w, n.fromNetdev) }
 
 // maxFrame returns the longest frame that the port accepts, without FCS.
 func (n *NIC) maxFrame() int { return n.MTU() + frame.EtherHeader + frame.VLANTag }
 
-// enter counts a frame at its entry and reports whether it is processed further.
-func (n *NIC) enter(b *rxBurst, o owner, f *frame.Frame) bool {
+// countEntry counts a frame at its entry and reports whether it is processed further.
+func (n *NIC) countEntry(b *rxBurst, o owner, f *frame.Frame) bool {
 	packets := f.Packets()
 	bytes := len(f.Data) + (packets-1)*int(f.HdrLen)
 	if len(f.Data) < frame.EtherHeader {
-		b.entered.add(n.counters.entry(o), unicast, packets, bytes)
-		n.counters.add(ctrWireRunt, packets)
+		b.entered.countPackets(n.counters.entryCounter(o), unicast, packets, bytes)
+		n.counters.addTo(ctrWireRunt, packets)
 		return false
 	}
 	dst := macBits(f.Data)
 	kind := castOf(dst)
-	b.entered.add(n.counters.entry(o), kind, packets, bytes)
+	b.entered.countPackets(n.counters.entryCounter(o), kind, packets, bytes)
 	switch {
 	case !n.linkUp.Load() || n.closed.Load() || n.fatal.Load():
-		n.counters.add(ctrLinkDown, packets)
+		n.counters.addTo(ctrLinkDown, packets)
 		return false
 	case o == ownerWire && f.Longest() > n.maxFrame():
-		n.counters.add(ctrWireOversize, packets)
+		n.counters.addTo(ctrWireOversize, packets)
 		return false
-	case o == ownerWire && !n.eswitch.passes(dst, kind):
-		n.counters.add(ctrSwitchFilter, packets)
+	case o == ownerWire && !n.eswitch.passesTo(dst, kind):
+		n.counters.addTo(ctrSwitchFilter, packets)
 		return false
 	case o != ownerWire && n.eswitch.spoof != 0 && n.eswitch.spoof != macBits(f.Data[6:]):
-		n.counters.add(ctrSpoofed, packets)
+		n.counters.addTo(ctrSpoofed, packets)
 		return false
 	}
 	return true
 }
 
-// entry returns the counter for frames that an owner sent, or that came from the wire.
-func (c *counters) entry(o owner) *direction {
+// entryCounter returns the counter for frames that an owner sent, or that came from the wire.
+func (c *counters) entryCounter(o owner) *direction {
 	if o == ownerWire {
 		return &c.rx[o]
 	}
@@ -84,28 +84,28 @@ func (n *NIC) fromWire(frames []frame.Frame) {
 	for i := range frames {
 		f := frames[i]
 		f.MeasureHeader()
-		if !n.enter(b, ownerWire, &f) {
+		if !n.countEntry(b, ownerWire, &f) {
 			continue
 		}
-		if n.sniffs(sniffReceived) {
-			n.sniff(b, sniffReceived, &f)
+		if n.hasSniffers(sniffReceived) {
+			n.deliverToSniffers(b, sniffReceived, &f)
 		}
-		if n.steer(b, o, &f) == 0 {
+		if n.steerFrame(b, o, &f) == 0 {
 			b.routed += f.Packets()
-			n.counters.add(ctrSteerMissed, f.Packets())
+			n.counters.addTo(ctrSteerMissed, f.Packets())
 		}
 	}
-	b.finish()
+	b.finishBurst()
 }
 
 // fromNetdev processes a batch that the netdev sends.
 func (n *NIC) fromNetdev(frames []frame.Frame) {
-	n.forward(frameOrigin{owner: ownerNetdev}, frames, false)
+	n.forwardFrames(frameOrigin{owner: ownerNetdev}, frames, false)
 }
 
-// forward processes frames that one owner of the port sends: to the wire, to the other owner, or
-// both. mine says that the frames may be changed in place.
-func (n *NIC) forward(o frameOrigin, frames []frame.Frame, mine bool) {
+// forwardFrames processes frames that one owner of the port sends: to the wire, to the other owner,
+// or both. mine says that the frames may be changed in place.
+func (n *NIC) forwardFrames(o frameOrigin, frames []frame.Frame, mine bool) {
 	b := n.getBurst()
 	defer n.putBurst(b)
 	b.out.mutable = mine
@@ -116,26 +116,26 @@ func (n *NIC) forward(o frameOrigin, frames []frame.Frame, mine bool) {
 		if !mine {
 			f.MeasureHeader()
 		}
-		if !n.enter(b, o.owner, &f) {
+		if !n.countEntry(b, o.owner, &f) {
 			continue
 		}
-		if n.sniffs(sniffSent) {
-			n.sniff(b, sniffSent, &f)
+		if n.hasSniffers(sniffSent) {
+			n.deliverToSniffers(b, sniffSent, &f)
 		}
 		dst := macBits(f.Data)
 		kind := castOf(dst)
-		inside := n.inside(dst, kind, t)
-		if inside && n.steer(b, o, &f) == 0 && kind == unicast {
+		inside := n.staysInside(dst, kind, t)
+		if inside && n.steerFrame(b, o, &f) == 0 && kind == unicast {
 			b.routed += f.Packets()
-			n.counters.add(ctrLoopback, f.Packets())
+			n.counters.addTo(ctrLoopback, f.Packets())
 		}
 		if kind != unicast || !inside {
 			b.routed += f.Packets()
-			b.out.add(&f)
+			b.out.queueFrame(&f)
 		}
 	}
-	b.finish()
-	b.out.flush()
+	b.finishBurst()
+	b.out.flushEgress()
 }
 
 // offloadsTo returns the offloads that every destination of frames with these headers can apply.
@@ -144,55 +144,55 @@ func (n *NIC) offloadsTo(header []byte) frame.Offload {
 	switch {
 	case castOf(dst) != unicast:
 		return 0
-	case n.inside(dst, unicast, n.steering.now.Load()):
+	case n.staysInside(dst, unicast, n.steering.now.Load()):
 		return frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6 | frame.OffloadUSO
 	}
-	return n.wire.offloads()
+	return n.wire.wireOffloads()
 }
 
-// steer delivers a frame to the destinations that the flow tables and the netdev's filter select.
-// It returns how many copies were made: 0 means it has no receiver.
-func (n *NIC) steer(b *rxBurst, o frameOrigin, f *frame.Frame) (copies int) {
+// steerFrame delivers a frame to the destinations that the flow tables and the netdev's filter
+// select. It returns how many copies were made: 0 means it has no receiver.
+func (n *NIC) steerFrame(b *rxBurst, o frameOrigin, f *frame.Frame) (copies int) {
 	b.waited = f.Waited
 	b.p = frame.Parse(f.Data)
 	matchKey(&b.p, f.Data, &b.key)
 	dst := macBits(f.Data)
 	kind := castOf(dst)
 	t := n.steering.now.Load()
-	copies, trapped := n.walk(b, t.before, o, f, kind)
+	copies, trapped := n.walkTables(b, t.before, o, f, kind)
 	if trapped {
 		return copies
 	}
 	if c := n.classifier.Load(); c != nil {
-		return copies + n.classify(*c, b, o, f, kind)
+		return copies + n.deliverByClassifier(*c, b, o, f, kind)
 	}
 	if kind != unicast || dst == n.mac.Load() {
 		if o.owner != ownerNetdev {
 			b.routed += f.Packets()
-			b.netdev.add(f)
+			b.netdev.queueFrame(f)
 			copies++
 		}
 		return copies
 	}
-	more, _ := n.walk(b, t.after, o, f, kind)
+	more, _ := n.walkTables(b, t.after, o, f, kind)
 	return copies + more
 }
 
-// walk applies tables in order, up to a rule that leads past the rest. trapped says that a rule
-// dropped the frame or took it without DONT_TRAP.
-func (n *NIC) walk(b *rxBurst, ts []table, o frameOrigin, f *frame.Frame,
+// walkTables applies tables in order, up to a rule that leads past the rest. trapped says that a
+// rule dropped the frame or took it without DONT_TRAP.
+func (n *NIC) walkTables(b *rxBurst, ts []table, o frameOrigin, f *frame.Frame,
 	kind cast) (copies int, trapped bool) {
 	for i := range ts {
-		e := ts[i].find(&b.key)
+		e := ts[i].firstMatch(&b.key)
 		if e == nil {
 			continue
 		}
 		for _, c := range e.counts {
-			c.add(f)
+			c.countFrame(f)
 		}
 		if e.drop {
 			b.routed += f.Packets()
-			n.counters.add(ctrFlowDropped, f.Packets())
+			n.counters.addTo(ctrFlowDropped, f.Packets())
 			return copies + 1, true
 		}
 		for _, tir := range e.tirs {
@@ -210,12 +210,12 @@ func (n *NIC) walk(b *rxBurst, ts []table, o frameOrigin, f *frame.Frame,
 // toTIR picks the receive queue by the frame's hash and delivers to it.
 func (n *NIC) toTIR(b *rxBurst, tir *TIR, o frameOrigin, f *frame.Frame, kind cast, tag uint32) {
 	a := tir.attr.Load()
-	if n.blocked(o, a, kind) {
-		n.counters.add(ctrLoopback, f.Packets())
+	if n.blocksLoopback(o, a, kind) {
+		n.counters.addTo(ctrLoopback, f.Packets())
 		return
 	}
 	if b.passed == 0 {
-		b.passed = n.passed()
+		b.passed = n.sinceStart()
 	}
 	pk := &b.packet
 	*pk = rxPacket{kind: kind, tag: tag, padded: o.owner == ownerWire}
@@ -227,7 +227,7 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o frameOrigin, f *frame.Frame, kind ca
 	if a.Table != nil {
 		rqs := *a.Table.rqs.Load()
 		if len(rqs) == 0 {
-			n.counters.add(ctrNotReady, f.Packets())
+			n.counters.addTo(ctrNotReady, f.Packets())
 			return
 		}
 		rq = rqs[pk.hash&uint32(len(rqs)-1)]
@@ -236,8 +236,8 @@ func (n *NIC) toTIR(b *rxBurst, tir *TIR, o frameOrigin, f *frame.Frame, kind ca
 		return
 	}
 	b.setFrame(f)
-	b.lock(rq)
-	rq.deliver(b)
+	b.lockQueue(rq)
+	rq.deliverPacket(b)
 }
 
 // hashOf returns the RSS hash of a frame and its hash type. A frame of another kind than the TIR
@@ -253,7 +253,7 @@ func (t *TIR) hashOf(a *TIRAttr, data []byte, p *frame.Headers) (hash uint32, ki
 		return 0, 0
 	}
 	if s.Fields&(HashSrcPort|HashDstPort) != 0 {
-		if n = s.ports(n, data, p, &kind); n == nil {
+		if n = s.appendPorts(n, data, p, &kind); n == nil {
 			return 0, 0
 		}
 	}
@@ -263,7 +263,7 @@ func (t *TIR) hashOf(a *TIRAttr, data []byte, p *frame.Headers) (hash uint32, ki
 	if a.Hash == HashXOR8 {
 		return xor8(n), kind
 	}
-	return t.hash.Load().sum(n), kind
+	return t.hash.Load().hashBytes(n), kind
 }
 
 // be16 returns a big-endian word of a frame.

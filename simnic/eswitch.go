@@ -44,8 +44,8 @@ type vportRules struct {
 	promisc, allGroups bool
 }
 
-// init sets the lists of a netdev with only its own address.
-func (s *eswitch) init(cfg *Config) {
+// setLists sets the lists of a netdev with only its own address.
+func (s *eswitch) setLists(cfg *Config) {
 	s.fn = cfg.Function
 	own := macBits(cfg.MAC)
 	if s.fn.Kind == VF && s.fn.SpoofCheck {
@@ -54,13 +54,13 @@ func (s *eswitch) init(cfg *Config) {
 	s.rules.Store(&vportRules{unicast: []uint64{own}})
 }
 
-// passes reports whether the e-switch passes a frame to dst to the function.
-func (s *eswitch) passes(dst uint64, kind cast) bool {
-	return s.fn.Kind == LonePF || kind == broadcast || s.listed(dst, kind)
+// passesTo reports whether the e-switch passes a frame to dst to the function.
+func (s *eswitch) passesTo(dst uint64, kind cast) bool {
+	return s.fn.Kind == LonePF || kind == broadcast || s.isListed(dst, kind)
 }
 
-// listed is passes behind an e-switch for what is no broadcast.
-func (s *eswitch) listed(dst uint64, kind cast) bool {
+// isListed is passes behind an e-switch for what is no broadcast.
+func (s *eswitch) isListed(dst uint64, kind cast) bool {
 	r := s.rules.Load()
 	trusted := s.fn.Kind == SwitchPF || s.fn.Trusted
 	list, mode := r.unicast, r.promisc
@@ -74,8 +74,8 @@ func (s *eswitch) listed(dst uint64, kind cast) bool {
 	return found
 }
 
-// change publishes the rules as edit changes them.
-func (s *eswitch) change(edit func(*vportRules)) {
+// editRules publishes the rules as edit changes them.
+func (s *eswitch) editRules(edit func(*vportRules)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := *s.rules.Load()
@@ -85,17 +85,17 @@ func (s *eswitch) change(edit func(*vportRules)) {
 
 // SetUnicastList replaces the list of unicast addresses of the NIC vport context.
 func (n *NIC) SetUnicastList(macs [][6]byte) {
-	n.eswitch.change(func(r *vportRules) { r.unicast = sortedMACs(macs) })
+	n.eswitch.editRules(func(r *vportRules) { r.unicast = sortedMACs(macs) })
 }
 
 // SetMulticastList replaces the list of multicast addresses of the NIC vport context.
 func (n *NIC) SetMulticastList(macs [][6]byte) {
-	n.eswitch.change(func(r *vportRules) { r.multicast = sortedMACs(macs) })
+	n.eswitch.editRules(func(r *vportRules) { r.multicast = sortedMACs(macs) })
 }
 
 // SetReceiveMode is promisc_all and promisc_mc of the NIC vport context.
 func (n *NIC) SetReceiveMode(promisc, allMulticast bool) {
-	n.eswitch.change(func(r *vportRules) { r.promisc, r.allGroups = promisc, allMulticast })
+	n.eswitch.editRules(func(r *vportRules) { r.promisc, r.allGroups = promisc, allMulticast })
 }
 
 func sortedMACs(macs [][6]byte) []uint64 {

@@ -74,7 +74,8 @@ func TestSpoofCheck(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, owner %d", tc.name, o), func(t *testing.T) {
 				w := newWorld(t, Config{Function: tc.fn})
 				for _, src := range [][6]byte{macTwo, macNetdev} {
-					w.nic.forward(frameOrigin{owner: o}, []frame.Frame{{Data: to(macThird, src)}},
+					w.nic.forwardFrames(frameOrigin{owner: o},
+						[]frame.Frame{{Data: to(macThird, src)}},
 						false)
 				}
 				sent, drops := len(w.wire.drain()), w.nic.Counters().Drops.Spoofed
@@ -91,7 +92,7 @@ func TestSpoofCheck(t *testing.T) {
 func TestNetdevLists(t *testing.T) {
 	nic := newNIC(t, Config{MAC: macNetdev[:], Function: Function{Kind: VF, Trusted: true}})
 	passes := func(mac [6]byte) bool {
-		return nic.eswitch.passes(macBits(mac[:]),
+		return nic.eswitch.passesTo(macBits(mac[:]),
 			castOf(macBits(mac[:])))
 	}
 	if !passes(macNetdev) || passes(macTwo) || passes(macMcast) {

@@ -44,7 +44,7 @@ func (n *NIC) Subscribe(sink func(Event)) (cancel func()) {
 	}
 }
 
-func (n *NIC) emit(e Event) {
+func (n *NIC) emitEvent(e Event) {
 	n.sinkMu.Lock()
 	defer n.sinkMu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(n.sinks)) {

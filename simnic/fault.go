@@ -74,9 +74,9 @@ func (n *NIC) Inject(f QueueFault) *Injection {
 	n.injected.mu.Lock()
 	defer n.injected.mu.Unlock()
 	n.injected.list = append(n.injected.list, i)
-	n.rehook()
+	n.installHooks()
 	if f.Kind == FaultPause && f.Delay > 0 {
-		n.clock.AfterFunc(f.Delay, func() { n.background.run(i.Remove) })
+		n.clock.AfterFunc(f.Delay, func() { n.background.runBeside(i.Remove) })
 	}
 	return i
 }
@@ -84,20 +84,20 @@ func (n *NIC) Inject(f QueueFault) *Injection {
 // Remove ends the fault. Completions that it holds back are still written late; send queues that it
 // stopped execute the posted WQEs before Remove returns.
 func (i *Injection) Remove() {
-	i.unhook()
+	i.removeFault()
 	if i.fault.Kind == FaultPause || i.fault.Kind == FaultHoldWithoutLink {
 		i.nic.resumeSends()
 	}
 }
 
-// unhook removes the fault from those in force.
-func (i *Injection) unhook() {
+// removeFault removes the fault from those in force.
+func (i *Injection) removeFault() {
 	in := &i.nic.injected
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if at := slices.Index(in.list, i); at >= 0 {
 		in.list = slices.Delete(slices.Clone(in.list), at, at+1)
-		i.nic.rehook()
+		i.nic.installHooks()
 	}
 }
 
@@ -108,8 +108,8 @@ func (i *Injection) Hits() int {
 	return i.hits
 }
 
-// strikes reports whether the fault applies to one event at the queue with that number.
-func (i *Injection) strikes(queue uint32) bool {
+// appliesTo reports whether the fault applies to one event at the queue with that number.
+func (i *Injection) appliesTo(queue uint32) bool {
 	if i.fault.Queue != 0 && i.fault.Queue != queue {
 		return false
 	}
@@ -128,9 +128,9 @@ func (i *Injection) strikes(queue uint32) bool {
 // strike returns the first of the faults of these kinds that applies, nil if none.
 type strike func(queue uint32) *Injection
 
-// of returns the strike function for some kinds, nil when no fault of them is in
+// strikeFor returns the strike function for some kinds, nil when no fault of them is in
 // force: engines are faster with no hook than with an idle one.
-func (in *injections) of(kinds ...QueueFaultKind) strike {
+func (in *injections) strikeFor(kinds ...QueueFaultKind) strike {
 	var some []*Injection
 	for _, i := range in.list {
 		if slices.Contains(kinds, i.fault.Kind) {
@@ -142,7 +142,7 @@ func (in *injections) of(kinds ...QueueFaultKind) strike {
 	}
 	return func(queue uint32) *Injection {
 		for _, i := range some {
-			if i.strikes(queue) {
+			if i.appliesTo(queue) {
 				return i
 			}
 		}
@@ -150,10 +150,10 @@ func (in *injections) of(kinds ...QueueFaultKind) strike {
 	}
 }
 
-// rehook installs the hooks that the faults in force need. Called with their lock held.
-func (n *NIC) rehook() {
+// installHooks installs the hooks that the faults in force need. Called with their lock held.
+func (n *NIC) installHooks() {
 	h := &Hooks{}
-	if s := n.injected.of(FaultSendError); s != nil {
+	if s := n.injected.strikeFor(FaultSendError); s != nil {
 		h.SendWQE = func(sq *SQ, _ uint16) (syndrome, vendor uint8) {
 			if i := s(sq.number); i != nil {
 				return i.fault.Syndrome, i.fault.Vendor
@@ -161,7 +161,7 @@ func (n *NIC) rehook() {
 			return 0, 0
 		}
 	}
-	if s := n.injected.of(FaultReceiveError, FaultStarve); s != nil {
+	if s := n.injected.strikeFor(FaultReceiveError, FaultStarve); s != nil {
 		h.Deliver = func(rq *RQ) (starve bool, syndrome, vendor uint8) {
 			switch i := s(rq.number); {
 			case i == nil:
@@ -173,7 +173,7 @@ func (n *NIC) rehook() {
 			}
 		}
 	}
-	if s := n.injected.of(FaultLoseCompletion, FaultLateCompletion); s != nil {
+	if s := n.injected.strikeFor(FaultLoseCompletion, FaultLateCompletion); s != nil {
 		h.Complete = func(cq *CQ) (lose, hold bool) {
 			i := s(cq.number)
 			if i == nil || i.fault.Kind == FaultLoseCompletion {
@@ -183,22 +183,22 @@ func (n *NIC) rehook() {
 			return false, true
 		}
 	}
-	if s := n.injected.of(FaultWrongCounter); s != nil {
+	if s := n.injected.strikeFor(FaultWrongCounter); s != nil {
 		h.Counter = func(cq *CQ) (wrong bool) { return s(cq.number) != nil }
 	}
-	if s := n.injected.of(FaultLoseDoorbell); s != nil {
+	if s := n.injected.strikeFor(FaultLoseDoorbell); s != nil {
 		h.Doorbell = func(sq *SQ) bool { return s(sq.number) != nil }
 	}
-	h.Hold = n.hold()
+	h.Hold = n.holdHook()
 	if len(n.injected.list) == 0 {
 		h = nil
 	}
 	n.SetHooks(h)
 }
 
-// hold returns the hook of the faults that stop send queues, nil without any.
-func (n *NIC) hold() func(sq *SQ) bool {
-	paused, unlinked := n.injected.of(FaultPause), n.injected.of(FaultHoldWithoutLink)
+// holdHook returns the hook of the faults that stop send queues, nil without any.
+func (n *NIC) holdHook() func(sq *SQ) bool {
+	paused, unlinked := n.injected.strikeFor(FaultPause), n.injected.strikeFor(FaultHoldWithoutLink)
 	if paused == nil && unlinked == nil {
 		return nil
 	}
@@ -210,10 +210,10 @@ func (n *NIC) hold() func(sq *SQ) bool {
 
 // resumeSends makes every send queue execute its posted WQEs, unless another fault stops it.
 func (n *NIC) resumeSends() {
-	for _, sq := range all[*SQ](&n.numbers) {
+	for _, sq := range allOfType[*SQ](&n.numbers) {
 		sq.mu.Lock()
-		if sq.run() {
-			sq.delegate()
+		if sq.runPosted() {
+			sq.startSender()
 		}
 		sq.mu.Unlock()
 	}

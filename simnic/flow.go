@@ -53,7 +53,7 @@ func (c *FlowCount) Clear() (packets, bytes uint64) {
 	return c.packets.Swap(0), c.bytes.Swap(0)
 }
 
-func (c *FlowCount) add(f *frame.Frame) {
+func (c *FlowCount) countFrame(f *frame.Frame) {
 	c.packets.Add(uint64(f.Packets()))
 	c.bytes.Add(uint64(f.Bytes()))
 }
@@ -77,11 +77,11 @@ func (n *NIC) CreateFlow(a FlowAttr) (*Flow, error) {
 		return nil, err
 	}
 	f := &Flow{nic: n, attr: a, tag: a.Tag}
-	if err := n.steering.add(f); err != nil {
+	if err := n.steering.addFlow(f); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
 // Destroy takes the rule out of force. A frame in progress may still arrive.
-func (f *Flow) Destroy() error { return f.nic.steering.remove(f) }
+func (f *Flow) Destroy() error { return f.nic.steering.removeFlow(f) }

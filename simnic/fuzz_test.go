@@ -286,4 +286,4 @@ func TestHostileDriver(t *testing.T) {
 	}
 }
 
-func btou(b bool) uint16 { return uint16(btoi(b)) }
+func btou(b bool) uint16 { return uint16(boolToInt(b)) }

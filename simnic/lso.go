@@ -5,11 +5,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// lso sends the payload of the data segments behind copies of the inlined
+// sendLSO sends the payload of the data segments behind copies of the inlined
 // headers, cut into pieces of mss bytes: as one unsegmented frame per 64 KiB if all destinations
 // accept it, else packet by packet. Packets ahead of a payload byte that cannot be read are sent.
-func (sq *SQ) lso(w *wqe, e *eth) fault {
-	payload, f := w.measure(e.dataAt)
+func (sq *SQ) sendLSO(w *wqe, e *eth) fault {
+	payload, f := w.segmentBytes(e.dataAt)
 	if f.syndrome != 0 {
 		return f
 	}
@@ -44,9 +44,9 @@ func (sq *SQ) packetsPerFrame(e *eth, s *frame.Segmenter, payload int) int {
 func (sq *SQ) emitSegments(w *wqe, e *eth, s *frame.Segmenter, n int) fault {
 	src := source{sq: sq, w: w, at: e.dataAt}
 	for g := s.Pieces(n); g.Next(); {
-		b := sq.room(len(e.header) + g.Len)
+		b := sq.arenaRoom(len(e.header) + g.Len)
 		body := b[len(e.header) : len(e.header)+g.Len]
-		if f := src.read(body); f.syndrome != 0 {
+		if f := src.readPayload(body); f.syndrome != 0 {
 			return f
 		}
 		fr := frame.Frame{Data: b[:len(e.header)+g.Len]}
@@ -74,12 +74,12 @@ type source struct {
 	cur dataSeg // rest of the segment before it
 }
 
-// read fills dst.
-func (s *source) read(dst []byte) fault {
+// readPayload fills dst.
+func (s *source) readPayload(dst []byte) fault {
 	for len(dst) > 0 {
 		if s.cur.n == 0 {
 			var f fault
-			if s.cur, s.at, f = s.w.segment(s.at); f.syndrome != 0 {
+			if s.cur, s.at, f = s.w.dataSegmentAt(s.at); f.syndrome != 0 {
 				return f
 			}
 			continue
@@ -88,7 +88,8 @@ func (s *source) read(dst []byte) fault {
 		if s.cur.inline != nil {
 			copy(dst, s.cur.inline[:n])
 			s.cur.inline = s.cur.inline[n:]
-		} else if f := s.sq.burst.mem.read(s.sq, s.cur.lkey, s.cur.addr, dst[:n]); f.syndrome != 0 {
+		} else if f := s.sq.burst.mem.readMemory(s.sq, s.cur.lkey, s.cur.addr,
+			dst[:n]); f.syndrome != 0 {
 			return f
 		}
 		s.cur.addr += uint64(n)

@@ -40,71 +40,71 @@ var (
 	fieldFlowLabel = field{8, 0, 20}
 )
 
-func (f field) put(k *MatchKey, v uint64) {
+func (f field) putField(k *MatchKey, v uint64) {
 	mask := uint64(1)<<f.width - 1
 	k[f.word] = k[f.word]&^(mask<<f.shift) | v&mask<<f.shift
 }
 
-func (f field) get(k *MatchKey) uint64 { return k[f.word] >> f.shift & (1<<f.width - 1) }
+func (f field) getField(k *MatchKey) uint64 { return k[f.word] >> f.shift & (1<<f.width - 1) }
 
-func (m *Match) set(f field, value, mask uint64) {
+func (m *Match) setField(f field, value, mask uint64) {
 	if mask != 0 {
-		f.put(&m.Value, value)
-		f.put(&m.Mask, f.get(&m.Mask)|mask)
+		f.putField(&m.Value, value)
+		f.putField(&m.Mask, f.getField(&m.Mask)|mask)
 	}
 }
 
 // SetDstMAC matches a destination address; bits outside the mask do not matter.
 func (m *Match) SetDstMAC(value, mask [6]byte) {
-	m.set(fieldDstMAC, macBits(value[:]), macBits(mask[:]))
+	m.setField(fieldDstMAC, macBits(value[:]), macBits(mask[:]))
 }
 
 // SetSrcMAC matches a source address.
 func (m *Match) SetSrcMAC(value, mask [6]byte) {
-	m.set(fieldSrcMAC, macBits(value[:]), macBits(mask[:]))
+	m.setField(fieldSrcMAC, macBits(value[:]), macBits(mask[:]))
 }
 
 // SetEtherType matches the type after the last VLAN tag.
 func (m *Match) SetEtherType(value, mask uint16) {
-	m.set(fieldEtherType, uint64(value), uint64(mask))
+	m.setField(fieldEtherType, uint64(value), uint64(mask))
 }
 
 // SetVLAN matches a C-tag with this TCI. With a zero mask it adds no condition.
 func (m *Match) SetVLAN(value, mask uint16) {
 	if mask != 0 {
-		m.set(fieldVLAN, uint64(value), uint64(mask))
-		m.set(fieldCVLAN, 1, 1)
+		m.setField(fieldVLAN, uint64(value), uint64(mask))
+		m.setField(fieldCVLAN, 1, 1)
 	}
 }
 
 // SetIPVersion matches IPv4 (4) or IPv6 (6).
-func (m *Match) SetIPVersion(v uint8) { m.set(fieldIPVersion, uint64(v), 0xf) }
+func (m *Match) SetIPVersion(v uint8) { m.setField(fieldIPVersion, uint64(v), 0xf) }
 
 // SetProto matches an IP protocol; fragments match too.
-func (m *Match) SetProto(value, mask uint8) { m.set(fieldProto, uint64(value), uint64(mask)) }
+func (m *Match) SetProto(value, mask uint8) { m.setField(fieldProto, uint64(value), uint64(mask)) }
 
 // SetTOS matches the IPv4 TOS or IPv6 traffic class byte.
-func (m *Match) SetTOS(value, mask uint8) { m.set(fieldTOS, uint64(value), uint64(mask)) }
+func (m *Match) SetTOS(value, mask uint8) { m.setField(fieldTOS, uint64(value), uint64(mask)) }
 
 // SetFlowLabel matches an IPv6 flow label.
 func (m *Match) SetFlowLabel(value, mask uint32) {
-	m.set(fieldFlowLabel, uint64(value), uint64(mask))
+	m.setField(fieldFlowLabel, uint64(value), uint64(mask))
 }
 
 // SetIPv4 matches source and destination addresses.
 func (m *Match) SetIPv4(src, srcMask, dst, dstMask [4]byte) {
-	m.set(fieldSrcIPv4, uint64(binary.BigEndian.Uint32(src[:])),
+	m.setField(fieldSrcIPv4, uint64(binary.BigEndian.Uint32(src[:])),
 		uint64(binary.BigEndian.Uint32(srcMask[:])))
-	m.set(fieldDstIPv4, uint64(binary.BigEndian.Uint32(dst[:])),
+	m.setField(fieldDstIPv4, uint64(binary.BigEndian.Uint32(dst[:])),
 		uint64(binary.BigEndian.Uint32(dstMask[:])))
 }
 
 // SetIPv6 matches source and destination addresses.
 func (m *Match) SetIPv6(src, srcMask, dst, dstMask [16]byte) {
 	for i := range uint(2) {
-		m.set(field{4 + i, 0, 64}, binary.BigEndian.Uint64(src[8*i:]),
+		m.setField(field{4 + i, 0, 64}, binary.BigEndian.Uint64(src[8*i:]),
 			binary.BigEndian.Uint64(srcMask[8*i:]))
-		m.set(field{6 + i, 0, 64}, binary.BigEndian.Uint64(dst[8*i:]),
+		m.setField(field{6 + i, 0, 64}, binary.BigEndian.Uint64(dst[8*i:]),
 			binary.BigEndian.Uint64(dstMask[8*i:]))
 	}
 }
@@ -112,27 +112,27 @@ func (m *Match) SetIPv6(src, srcMask, dst, dstMask [16]byte) {
 // SetTCP matches TCP, not a fragment, and ports.
 func (m *Match) SetTCP(src, srcMask, dst, dstMask uint16) {
 	m.setL4(frame.ProtoTCP)
-	m.set(fieldTCPSrc, uint64(src), uint64(srcMask))
-	m.set(fieldTCPDst, uint64(dst), uint64(dstMask))
+	m.setField(fieldTCPSrc, uint64(src), uint64(srcMask))
+	m.setField(fieldTCPDst, uint64(dst), uint64(dstMask))
 }
 
 // SetUDP matches UDP, not a fragment, and ports.
 func (m *Match) SetUDP(src, srcMask, dst, dstMask uint16) {
 	m.setL4(frame.ProtoUDP)
-	m.set(fieldUDPSrc, uint64(src), uint64(srcMask))
-	m.set(fieldUDPDst, uint64(dst), uint64(dstMask))
+	m.setField(fieldUDPSrc, uint64(src), uint64(srcMask))
+	m.setField(fieldUDPDst, uint64(dst), uint64(dstMask))
 }
 
 func (m *Match) setL4(proto uint8) {
-	m.set(fieldProto, uint64(proto), 0xff)
-	m.set(fieldFrag, 0, 1)
+	m.setField(fieldProto, uint64(proto), 0xff)
+	m.setField(fieldFrag, 0, 1)
 }
 
-// check refuses value bits outside the mask.
-func (m *Match) check() error {
+// checkMatch refuses value bits outside the mask.
+func (m *Match) checkMatch() error {
 	for i, v := range m.Value {
 		if v&^m.Mask[i] != 0 {
-			return errorf(StatusBadParam, "match value %#x outside mask %#x in word %d", v,
+			return statusErrorf(StatusBadParam, "match value %#x outside mask %#x in word %d", v,
 				m.Mask[i], i)
 		}
 	}
@@ -151,18 +151,18 @@ func (m *Match) Takes(k *MatchKey) bool {
 
 // exactDst returns the unicast destination that the match requires, if any.
 func (m *Match) exactDst() (mac uint64, ok bool) {
-	mac = fieldDstMAC.get(&m.Value)
-	return mac, fieldDstMAC.get(&m.Mask) == 1<<48-1 && mac>>40&1 == 0
+	mac = fieldDstMAC.getField(&m.Value)
+	return mac, fieldDstMAC.getField(&m.Mask) == 1<<48-1 && mac>>40&1 == 0
 }
 
 // multicast reports whether the match requires a multicast destination.
 func (m *Match) multicast() bool {
 	const group = uint64(1) << 40
-	if fieldDstMAC.get(&m.Mask)&fieldDstMAC.get(&m.Value)&group != 0 {
+	if fieldDstMAC.getField(&m.Mask)&fieldDstMAC.getField(&m.Value)&group != 0 {
 		return true
 	}
-	return fieldIPVersion.get(&m.Value) == 4 && fieldDstIPv4.get(&m.Mask) >= 0xf0000000 &&
-		fieldDstIPv4.get(&m.Value)>>28 == 0xe
+	return fieldIPVersion.getField(&m.Value) == 4 && fieldDstIPv4.getField(&m.Mask) >= 0xf0000000 &&
+		fieldDstIPv4.getField(&m.Value)>>28 == 0xe
 }
 
 func (m Match) String() string { return fmt.Sprintf("%016x/%016x", m.Value[:], m.Mask[:]) }

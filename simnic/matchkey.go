@@ -15,31 +15,31 @@ func matchKey(p *frame.Headers, b []byte, k *MatchKey) {
 	if p.Tags > 0 {
 		k[1] |= uint64(p.TCI)
 		if p.TPID == frame.EtherVLAN {
-			fieldCVLAN.put(k, 1)
+			fieldCVLAN.putField(k, 1)
 		} else {
-			fieldSVLAN.put(k, 1)
+			fieldSVLAN.putField(k, 1)
 		}
 	}
 	h := b[p.L3At:]
 	switch p.L3 {
 	case mlx5.L3IPv4:
-		fieldIPVersion.put(k, 4)
-		fieldTOS.put(k, uint64(h[1]))
-		fieldSrcIPv4.put(k, uint64(binary.BigEndian.Uint32(h[12:])))
-		fieldDstIPv4.put(k, uint64(binary.BigEndian.Uint32(h[16:])))
+		fieldIPVersion.putField(k, 4)
+		fieldTOS.putField(k, uint64(h[1]))
+		fieldSrcIPv4.putField(k, uint64(binary.BigEndian.Uint32(h[12:])))
+		fieldDstIPv4.putField(k, uint64(binary.BigEndian.Uint32(h[16:])))
 	case mlx5.L3IPv6:
-		fieldIPVersion.put(k, 6)
-		fieldTOS.put(k, uint64(binary.BigEndian.Uint16(h)>>4&0xff))
-		fieldFlowLabel.put(k, uint64(binary.BigEndian.Uint32(h)))
+		fieldIPVersion.putField(k, 6)
+		fieldTOS.putField(k, uint64(binary.BigEndian.Uint16(h)>>4&0xff))
+		fieldFlowLabel.putField(k, uint64(binary.BigEndian.Uint32(h)))
 		for i := range 4 {
 			k[4+i] = binary.BigEndian.Uint64(h[8+8*i:])
 		}
 	default:
 		return
 	}
-	fieldProto.put(k, uint64(p.Proto))
+	fieldProto.putField(k, uint64(p.Proto))
 	if p.Fragment {
-		fieldFrag.put(k, 1)
+		fieldFrag.putField(k, 1)
 	}
 	matchPorts(p, b, k)
 }
@@ -54,7 +54,7 @@ func matchPorts(p *frame.Headers, b []byte, k *MatchKey) {
 		return
 	}
 	k[2] |= ports
-	fieldTCPFlags.put(k, uint64(binary.BigEndian.Uint16(b[p.L4At+12:])&0x1ff))
+	fieldTCPFlags.putField(k, uint64(binary.BigEndian.Uint16(b[p.L4At+12:])&0x1ff))
 }
 
 // l4Type returns how a completion names the L4 header.

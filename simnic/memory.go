@@ -36,12 +36,12 @@ func NewMemory(r *mmio.Region) *Memory {
 // All pages have the same size, a power of two, as in the page list of a firmware command.
 func NewPagedMemory(pages []*mmio.Region, offset, length int) (*Memory, error) {
 	if len(pages) == 0 || offset < 0 || length < 0 {
-		return nil, errorf(StatusBadParam, "memory of %d pages, %d bytes at offset %d",
+		return nil, statusErrorf(StatusBadParam, "memory of %d pages, %d bytes at offset %d",
 			len(pages), length, offset)
 	}
 	size := pages[0].Len()
 	if size == 0 || size&(size-1) != 0 || offset >= size || offset+length > size*len(pages) {
-		return nil, errorf(StatusBadParam, "%d bytes at offset %d in %d pages of %d bytes",
+		return nil, statusErrorf(StatusBadParam, "%d bytes at offset %d in %d pages of %d bytes",
 			length, offset, len(pages), size)
 	}
 	m := &Memory{skew: uint64(offset), size: uint64(length)}
@@ -50,7 +50,8 @@ func NewPagedMemory(pages []*mmio.Region, offset, length int) (*Memory, error) {
 	}
 	for i, p := range pages {
 		if p.Len() != size {
-			return nil, errorf(StatusBadParam, "page %d is %d bytes, page 0 is %d", i, p.Len(),
+			return nil, statusErrorf(StatusBadParam, "page %d is %d bytes, page 0 is %d", i,
+				p.Len(),
 				size)
 		}
 		m.pieces = append(m.pieces, piece{uint64(i * size), p})
@@ -74,7 +75,8 @@ func NewBankedMemory(banks []Bank) (*Memory, error) {
 	sort.Slice(m.pieces, func(i, j int) bool { return m.pieces[i].at < m.pieces[j].at })
 	for _, p := range m.pieces {
 		if p.at < m.size {
-			return nil, errorf(StatusBadParam, "memory bank at %#x overlaps the one before", p.at)
+			return nil, statusErrorf(StatusBadParam, "memory bank at %#x overlaps the one before",
+				p.at)
 		}
 		m.size = p.at + uint64(p.mem.Len())
 	}
@@ -96,9 +98,9 @@ func NewJoinedMemory(parts []MemoryPart) (*Memory, error) {
 	m := &Memory{}
 	for i, p := range parts {
 		for off, left := p.Offset, p.Len; left > 0; {
-			mem, at := p.Mem.find(off)
+			mem, at := p.Mem.findPiece(off)
 			if mem == nil || off >= p.Mem.size || len(m.pieces) == maxPieces {
-				return nil, errorf(StatusBadParam,
+				return nil, statusErrorf(StatusBadParam,
 					"part %d of joined memory ends at %d of %d bytes", i, off, p.Mem.size)
 			}
 			n := min(uint64(mem.Len())-at, p.Mem.size-off, left)
@@ -115,7 +117,7 @@ func (m *Memory) Len() uint64 { return m.size }
 // Slice returns the longest adjacent run of at most n bytes at off. It is empty at a
 // hole and at the end.
 func (m *Memory) Slice(off uint64, n int) []byte {
-	p, at := m.find(off)
+	p, at := m.findPiece(off)
 	if p == nil || off >= m.size || n <= 0 {
 		return nil
 	}
@@ -126,10 +128,10 @@ func (m *Memory) Slice(off uint64, n int) []byte {
 	return p.Slice(int(at), n)
 }
 
-// find returns the piece that holds off, and the offset in it.
-func (m *Memory) find(off uint64) (*mmio.Region, uint64) {
+// findPiece returns the piece that holds off, and the offset in it.
+func (m *Memory) findPiece(off uint64) (*mmio.Region, uint64) {
 	if m.one == nil {
-		return m.search(off)
+		return m.searchPieces(off)
 	}
 	if off >= uint64(m.one.Len()) {
 		return nil, 0
@@ -137,8 +139,8 @@ func (m *Memory) find(off uint64) (*mmio.Region, uint64) {
 	return m.one, off
 }
 
-// search is find for several pieces.
-func (m *Memory) search(off uint64) (*mmio.Region, uint64) {
+// searchPieces is find for several pieces.
+func (m *Memory) searchPieces(off uint64) (*mmio.Region, uint64) {
 	i := 0
 	if m.shift != 0 {
 		off += m.skew
@@ -185,20 +187,20 @@ func (m *Memory) Scatter(off uint64, src []byte) bool {
 
 // LoadBE32 returns one atomic, acquiring load of a big-endian word.
 func (m *Memory) LoadBE32(off uint64) uint32 {
-	p, at := m.word(off)
+	p, at := m.alignedWord(off)
 	return p.LoadBE32(int(at))
 }
 
 // StoreBE32 is one atomic, releasing store of a big-endian word.
 func (m *Memory) StoreBE32(off uint64, v uint32) {
-	p, at := m.word(off)
+	p, at := m.alignedWord(off)
 	p.StoreBE32(int(at), v)
 }
 
-// word finds an aligned word. Rings and records are checked when a queue is
+// alignedWord finds an aligned word. Rings and records are checked when a queue is
 // created, so a miss is a bug of the core.
-func (m *Memory) word(off uint64) (*mmio.Region, uint64) {
-	p, at := m.find(off)
+func (m *Memory) alignedWord(off uint64) (*mmio.Region, uint64) {
+	p, at := m.findPiece(off)
 	if p == nil {
 		panic(fmt.Sprintf("simnic: word at offset %d of %d bytes of memory", off, m.size))
 	}

@@ -41,7 +41,7 @@ type segment struct {
 // deliverMerging delivers a packet of a TIR with LRO.
 func (rq *RQ) deliverMerging(b *rxBurst) counter {
 	s, ok := rq.mergeable(b)
-	stripped := rq.arrange(b)
+	stripped := rq.applyPacketOps(b)
 	if !ok {
 		rq.closeMerge()
 		return rq.deliverAlone(b, stripped)
@@ -74,7 +74,7 @@ func (rq *RQ) mergeable(b *rxBurst) (s segment, ok bool) {
 		return s, false
 	}
 	s.flow = b.key
-	fieldTCPFlags.put(&s.flow, 0)
+	fieldTCPFlags.putField(&s.flow, 0)
 	return s, true
 }
 
@@ -100,20 +100,21 @@ func (rq *RQ) tryMerge(b *rxBurst, s *segment, stripped bool) (ended counter, do
 		}
 		b.keepOpen(rq)
 	} else {
-		b.packet.drop(header)
-		rq.nic.counters.add(ctrLROPackets, 1)
+		b.packet.dropFront(header)
+		rq.nic.counters.addTo(ctrLROPackets, 1)
 	}
-	b.packet.truncate(s.payload + header*btoi(m.segments == 0))
-	if f := rq.scatter(b, rq.list(rq.wqe[:1<<rq.attr.LogStride]), m.skip+m.bytes); f.syndrome != 0 {
+	b.packet.truncateTo(s.payload + header*boolToInt(m.segments == 0))
+	if f := rq.scatterPacket(b, rq.scatterList(rq.wqe[:1<<rq.attr.LogStride]),
+		m.skip+m.bytes); f.syndrome != 0 {
 		m.segments = 0
-		rq.fail(f, 0)
+		rq.failWQE(f, 0)
 		return ctrProtection, true
 	}
-	m.note(s, sumParts(b.packet.parts[:b.packet.n], s.payload))
+	m.noteSegment(s, sumParts(b.packet.parts[:b.packet.n], s.payload))
 	return delivered, true
 }
 
-func btoi(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}
@@ -125,24 +126,24 @@ func (rq *RQ) openMerge(b *rxBurst, s *segment, header int, stripped bool) bool 
 	if !rq.available(b) || !rq.makeRoom(b, header+s.payload) || !rq.available(b) {
 		return false
 	}
-	w := rq.load()
-	limit := b.p.L3At + b.packet.lro.MaxPayload - btoi(stripped)*frame.VLANTag
+	w := rq.loadWQE()
+	limit := b.p.L3At + b.packet.lro.MaxPayload - boolToInt(stripped)*frame.VLANTag
 	skip := 0
 	if st := rq.attr.Striding; st != nil {
 		skip = rq.strideAt()
 		limit = min(limit, 1<<(st.LogStrides+st.LogStrideBytes)-skip)
 	}
-	limit = min(limit, capacity(rq.list(w), skip+limit)-skip, 65535)
+	limit = min(limit, listCapacity(rq.scatterList(w), skip+limit)-skip, 65535)
 	if header+s.payload > limit {
 		return false
 	}
 	rq.merge = merge{flow: s.flow, header: header, limit: limit, skip: skip, ttl: 255}
-	rq.describe(&rq.merge.cqe, b, stripped)
+	rq.describePacket(&rq.merge.cqe, b, stripped)
 	return true
 }
 
-// note records the fields of the segments that the completion reports.
-func (m *merge) note(s *segment, sum uint16) {
+// noteSegment records the fields of the segments that the completion reports.
+func (m *merge) noteSegment(s *segment, sum uint16) {
 	if m.segments == 0 {
 		m.bytes = m.header
 	}
@@ -155,12 +156,12 @@ func (m *merge) note(s *segment, sum uint16) {
 	m.next = binary.BigEndian.Uint32(s.tcp[4:]) + uint32(s.payload)
 	m.ack, m.window = binary.BigEndian.Uint32(s.tcp[8:]), be16(s.tcp[14:])
 	m.push = m.push || s.tcp[13]&frame.TCPPSH != 0
-	m.ttl = min(m.ttl, s.ttl())
+	m.ttl = min(m.ttl, s.hopLimit())
 }
 
-// ttl returns the hop limit of the segment's IP header.
-func (s *segment) ttl() uint8 {
-	if fieldIPVersion.get(&s.flow) == 4 {
+// hopLimit returns the hop limit of the segment's IP header.
+func (s *segment) hopLimit() uint8 {
+	if fieldIPVersion.getField(&s.flow) == 4 {
 		return s.header[len(s.header)-len(s.tcp)-12]
 	}
 	return s.header[len(s.header)-len(s.tcp)-33]
@@ -194,29 +195,29 @@ func (rq *RQ) closeMerge() bool {
 	if rq.attr.Striding != nil {
 		rq.takeStrides(c, m.bytes)
 	} else {
-		c.Counter, c.ByteCount = rq.index(), uint32(m.bytes)
-		rq.consume(rq.wqe[:])
+		c.Counter, c.ByteCount = rq.completionIndex(), uint32(m.bytes)
+		rq.consumeWQE(rq.wqe[:])
 	}
 	var e [mlx5.CQESize]byte
 	c.Put(e[:])
 	if m.segments > 1 {
-		m.mark(e[:])
+		m.markCompletion(e[:])
 	}
 	m.segments = 0
-	return rq.flushBlock() && rq.attr.CQ.put(&e)
+	return rq.flushBlock() && rq.attr.CQ.putCompletion(&e)
 }
 
-// mark writes the fields that make a completion one of a merge.
-func (m *merge) mark(e []byte) {
+// markCompletion writes the fields that make a completion one of a merge.
+func (m *merge) markCompletion(e []byte) {
 	mlx5.CQELROSegments.Put(e, uint64(m.segments))
-	mlx5.CQELROPush.Put(e, uint64(btoi(m.push)))
+	mlx5.CQELROPush.Put(e, uint64(boolToInt(m.push)))
 	mlx5.CQELROMinTTL.Put(e, uint64(m.ttl))
 	mlx5.CQELROWindow.Put(e, uint64(m.window))
 	mlx5.CQELROAck.Put(e, uint64(m.ack))
 }
 
-// drop takes n bytes off the front of the packet.
-func (pk *rxPacket) drop(n int) {
+// dropFront takes n bytes off the front of the packet.
+func (pk *rxPacket) dropFront(n int) {
 	pk.length -= n
 	for i := 0; n > 0; i++ {
 		k := min(n, len(pk.parts[i]))
@@ -225,8 +226,8 @@ func (pk *rxPacket) drop(n int) {
 	}
 }
 
-// truncate cuts the packet to n bytes, without padding.
-func (pk *rxPacket) truncate(n int) {
+// truncateTo cuts the packet to n bytes, without padding.
+func (pk *rxPacket) truncateTo(n int) {
 	pk.length = min(pk.length, n)
 	for i := range pk.parts[:pk.n] {
 		k := min(n, len(pk.parts[i]))

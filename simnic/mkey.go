@@ -47,9 +47,9 @@ type keyTable struct {
 	keys atomic.Pointer[map[uint32]*MKey]
 }
 
-func (t *keyTable) init() { t.keys.Store(&map[uint32]*MKey{}) }
+func (t *keyTable) initTable() { t.keys.Store(&map[uint32]*MKey{}) }
 
-func (t *keyTable) edit(change func(map[uint32]*MKey)) {
+func (t *keyTable) editKeys(change func(map[uint32]*MKey)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	next := maps.Clone(*t.keys.Load())
@@ -62,37 +62,37 @@ func (n *NIC) CreateMKey(a MKeyAttr) (*MKey, error) {
 	if err := n.Usable(); err != nil {
 		return nil, err
 	}
-	if err := a.check(); err != nil {
+	if err := a.checkAttr(); err != nil {
 		return nil, err
 	}
 	k := &MKey{nic: n, attr: a}
-	index := n.numbers.add(k, 22)
+	index := n.numbers.addObject(k, 22)
 	variant := uint8(index * 7)
 	if a.Variant != nil {
 		variant = *a.Variant
 	}
 	k.key = index<<8 | uint32(variant)
-	n.keys.edit(func(m map[uint32]*MKey) { m[k.key] = k })
+	n.keys.editKeys(func(m map[uint32]*MKey) { m[k.key] = k })
 	return k, nil
 }
 
-// check refuses a key that names memory it does not have. A length of 0 at 0 becomes
+// checkAttr refuses a key that names memory it does not have. A length of 0 at 0 becomes
 // all of the memory.
-func (a *MKeyAttr) check() error {
+func (a *MKeyAttr) checkAttr() error {
 	if a.Free {
 		if a.UMR == nil {
-			return errorf(StatusBadParam, "free memory key that no WQE can fill in")
+			return statusErrorf(StatusBadParam, "free memory key that no WQE can fill in")
 		}
 		return nil
 	}
 	if a.Mem == nil {
-		return errorf(StatusBadParam, "memory key without memory")
+		return statusErrorf(StatusBadParam, "memory key without memory")
 	}
 	if a.Len == 0 && a.Start == 0 {
 		a.Len = a.Mem.Len()
 	}
 	if a.Len > a.Mem.Len() || a.Start+a.Len < a.Start {
-		return errorf(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory",
+		return statusErrorf(StatusBadParam, "memory key of %d bytes at %#x over %d bytes of memory",
 			a.Len, a.Start, a.Mem.Len())
 	}
 	return nil
@@ -118,10 +118,10 @@ func (k *MKey) Destroy() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.dead {
-		return errorf(StatusBadRes, "memory key %#x", k.key)
+		return statusErrorf(StatusBadRes, "memory key %#x", k.key)
 	}
 	k.dead = true
-	k.nic.keys.edit(func(m map[uint32]*MKey) { delete(m, k.key) })
-	k.nic.numbers.remove(k.key >> 8)
+	k.nic.keys.editKeys(func(m map[uint32]*MKey) { delete(m, k.key) })
+	k.nic.numbers.removeNumber(k.key >> 8)
 	return nil
 }

@@ -5,14 +5,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// mpw sends one packet per data segment of an enhanced multi-packet WQE.
+// sendMultiPacket sends one packet per data segment of an enhanced multi-packet WQE.
 // The Ethernet segment applies to all of them.
-func (sq *SQ) mpw(w *wqe, e *eth) fault {
+func (sq *SQ) sendMultiPacket(w *wqe, e *eth) fault {
 	if !sq.nic.caps.EnhancedMPW || !sq.attr.MPW || len(e.header) != 0 || e.insert != 0 ||
 		e.mss != 0 || sq.nic.caps.MinInline != InlineNone {
 		return faultFormat
 	}
-	return sq.packets(w, e)
+	return sq.sendRecords(w, e)
 }
 
 // maxLegacyMPW gives the most frames of a multi-packet WQE of the older kind (DPDK
@@ -28,25 +28,25 @@ func (sq *SQ) legacyMPW(w *wqe, e *eth) fault {
 		return faultFormat
 	}
 	for at := e.dataAt; at < len(w.raw); at += mlx5.DataSegSize {
-		if s, _, f := w.segment(at); f.syndrome != 0 || s.inline != nil || s.n != e.mss {
+		if s, _, f := w.dataSegmentAt(at); f.syndrome != 0 || s.inline != nil || s.n != e.mss {
 			return faultFormat
 		}
 	}
-	return sq.packets(w, e)
+	return sq.sendRecords(w, e)
 }
 
 // legacyMPW reports whether the WQE is a multi-packet one of the older kind.
 func (w *wqe) legacyMPW() bool { return w.op == mlx5.OpLSO && w.opmod == mlx5.OpModLegacyMPW }
 
-// packets sends one packet per data segment.
-func (sq *SQ) packets(w *wqe, e *eth) fault {
-	if _, f := w.measure(e.dataAt); f.syndrome != 0 {
+// sendRecords sends one packet per data segment.
+func (sq *SQ) sendRecords(w *wqe, e *eth) fault {
+	if _, f := w.segmentBytes(e.dataAt); f.syndrome != 0 {
 		return f
 	}
 	for at := e.dataAt; at < len(w.raw); {
-		s, next, f := w.segment(at)
+		s, next, f := w.dataSegmentAt(at)
 		if f.syndrome == 0 {
-			f = sq.packet(w, s, e)
+			f = sq.sendRecord(w, s, e)
 		}
 		if f.syndrome != 0 {
 			return f
@@ -56,18 +56,18 @@ func (sq *SQ) packets(w *wqe, e *eth) fault {
 	return fault{}
 }
 
-// packet sends one record.
-func (sq *SQ) packet(w *wqe, s dataSeg, e *eth) fault {
+// sendRecord sends one record.
+func (sq *SQ) sendRecord(w *wqe, s dataSeg, e *eth) fault {
 	if f := sq.checkLength(w, s.n); f.syndrome != 0 {
 		return f
 	}
-	b := sq.room(s.n + frame.VLANTag)
+	b := sq.arenaRoom(s.n + frame.VLANTag)
 	if s.inline != nil {
 		copy(b[frame.VLANTag:], s.inline)
-	} else if f := sq.burst.mem.read(sq, s.lkey, s.addr,
+	} else if f := sq.burst.mem.readMemory(sq, s.lkey, s.addr,
 		b[frame.VLANTag:frame.VLANTag+s.n]); f.syndrome != 0 {
 		return f
 	}
-	sq.emit(b, s.n, e)
+	sq.emitPacket(b, s.n, e)
 	return fault{}
 }

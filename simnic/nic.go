@@ -95,21 +95,22 @@ type NIC struct {
 func New(cfg Config) (*NIC, error) {
 	card, err := CardNamed(cfg.Card)
 	if err != nil {
-		return nil, errorf(StatusBadParam, "%v", err)
+		return nil, statusErrorf(StatusBadParam, "%v", err)
 	}
 	cfg = cfg.withDefaults(card)
 	if len(cfg.MAC) != 6 || cfg.MAC[0]&1 != 0 {
-		return nil, errorf(StatusBadParam, "netdev MAC %v is not a unicast address of 6 bytes",
+		return nil, statusErrorf(StatusBadParam,
+			"netdev MAC %v is not a unicast address of 6 bytes",
 			cfg.MAC)
 	}
 	n := &NIC{cfg: cfg, card: card, caps: cfg.Caps, clock: cfg.Clock, log: cfg.Logger,
 		sinks: map[int]func(Event){},
 		done:  make(chan struct{})}
 	n.start = n.clock.Now()
-	n.numbers.init(cfg.Seed)
-	n.keys.init()
-	n.steering.init(n)
-	n.eswitch.init(&cfg)
+	n.numbers.initNumbers(cfg.Seed)
+	n.keys.initTable()
+	n.steering.initTables(n)
+	n.eswitch.setLists(&cfg)
 	n.mac.Store(macBits(cfg.MAC))
 	if err := n.SetMTU(cfg.MTU); err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func (n *NIC) GUID() uint64 {
 // SetMAC changes the address of the netdev.
 func (n *NIC) SetMAC(mac net.HardwareAddr) error {
 	if len(mac) != 6 || mac[0]&1 != 0 {
-		return errorf(StatusBadParam, "netdev MAC %v", mac)
+		return statusErrorf(StatusBadParam, "netdev MAC %v", mac)
 	}
 	n.mac.Store(macBits(mac))
 	n.updateNetdev(func(*netdevLists) {})
@@ -179,7 +180,7 @@ func (n *NIC) MTU() int { return int(n.mtu.Load()) }
 // SetMTU changes it at once for frames to come.
 func (n *NIC) SetMTU(mtu int) error {
 	if mtu < 68 || mtu > 65535 {
-		return errorf(StatusBadParam, "MTU %d (68 to 65535)", mtu)
+		return statusErrorf(StatusBadParam, "MTU %d (68 to 65535)", mtu)
 	}
 	n.mtu.Store(int32(mtu))
 	return nil
@@ -198,7 +199,7 @@ func (n *NIC) SetLink(up bool) {
 	if up {
 		t = EventPortUp
 	}
-	n.emit(Event{Type: t, Port: 1})
+	n.emitEvent(Event{Type: t, Port: 1})
 	n.resumeSends()
 }
 
@@ -206,7 +207,7 @@ func (n *NIC) SetLink(up bool) {
 // commands fail with StatusBadSystem. Raises a device event once.
 func (n *NIC) FailDevice() {
 	if !n.fatal.Swap(true) {
-		n.emit(Event{Type: EventDeviceFatal})
+		n.emitEvent(Event{Type: EventDeviceFatal})
 	}
 }
 
@@ -229,11 +230,11 @@ func (n *NIC) Close() error {
 		return nil
 	}
 	close(n.done)
-	err := n.wire.detach()
-	if e := n.netdev.detach(); err == nil {
+	err := n.wire.detachWire()
+	if e := n.netdev.detachWire(); err == nil {
 		err = e
 	}
-	n.background.stop()
+	n.background.stopAndWait()
 	return err
 }
 

@@ -16,13 +16,13 @@ type numbers struct {
 	used map[uint32]any
 }
 
-func (t *numbers) init(seed uint64) {
+func (t *numbers) initNumbers(seed uint64) {
 	t.rand = rand.New(rand.NewPCG(seed, 0x6e756d))
 	t.used = map[uint32]any{}
 }
 
-// add stores obj under a free number of at most bits bits, never 0 or 1.
-func (t *numbers) add(obj any, bits uint) uint32 {
+// addObject stores obj under a free number of at most bits bits, never 0 or 1.
+func (t *numbers) addObject(obj any, bits uint) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -36,10 +36,10 @@ func (t *numbers) add(obj any, bits uint) uint32 {
 
 // AllocNumber gives owner a free number of at most bits bits from the space that all objects of the
 // NIC share. FreeNumber frees it.
-func (n *NIC) AllocNumber(owner any, bits uint) uint32 { return n.numbers.add(owner, bits) }
+func (n *NIC) AllocNumber(owner any, bits uint) uint32 { return n.numbers.addObject(owner, bits) }
 
 // FreeNumber frees a number of AllocNumber.
-func (n *NIC) FreeNumber(number uint32) { n.numbers.remove(number) }
+func (n *NIC) FreeNumber(number uint32) { n.numbers.removeNumber(number) }
 
 // Objects counts the objects of a NIC that exist, for tests that look for leaks.
 type Objects struct {
@@ -62,22 +62,22 @@ func (n *NIC) Objects() Objects {
 	return o
 }
 
-func (t *numbers) remove(n uint32) {
+func (t *numbers) removeNumber(n uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.used, n)
 }
 
-// lookup finds the object of type T with that number.
-func lookup[T any](t *numbers, n uint32) (obj T, ok bool) {
+// lookupNumber finds the object of type T with that number.
+func lookupNumber[T any](t *numbers, n uint32) (obj T, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	obj, ok = t.used[n].(T)
 	return obj, ok
 }
 
-// all returns every object of type T, in the order of their numbers.
-func all[T any](t *numbers) (objs []T) {
+// allOfType returns every object of type T, in the order of their numbers.
+func allOfType[T any](t *numbers) (objs []T) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, n := range slices.Sorted(maps.Keys(t.used)) {
@@ -89,16 +89,16 @@ func all[T any](t *numbers) (objs []T) {
 }
 
 // CQ finds a completion queue by its number.
-func (n *NIC) CQ(number uint32) (*CQ, bool) { return lookup[*CQ](&n.numbers, number) }
+func (n *NIC) CQ(number uint32) (*CQ, bool) { return lookupNumber[*CQ](&n.numbers, number) }
 
 // SQ finds a send queue by its number.
-func (n *NIC) SQ(number uint32) (*SQ, bool) { return lookup[*SQ](&n.numbers, number) }
+func (n *NIC) SQ(number uint32) (*SQ, bool) { return lookupNumber[*SQ](&n.numbers, number) }
 
 // RQ finds a receive queue by its number.
-func (n *NIC) RQ(number uint32) (*RQ, bool) { return lookup[*RQ](&n.numbers, number) }
+func (n *NIC) RQ(number uint32) (*RQ, bool) { return lookupNumber[*RQ](&n.numbers, number) }
 
 // RQT finds an indirection table by its number.
-func (n *NIC) RQT(number uint32) (*RQT, bool) { return lookup[*RQT](&n.numbers, number) }
+func (n *NIC) RQT(number uint32) (*RQT, bool) { return lookupNumber[*RQT](&n.numbers, number) }
 
 // TIR finds a transport receive object by its number.
-func (n *NIC) TIR(number uint32) (*TIR, bool) { return lookup[*TIR](&n.numbers, number) }
+func (n *NIC) TIR(number uint32) (*TIR, bool) { return lookupNumber[*TIR](&n.numbers, number) }

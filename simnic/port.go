@@ -10,10 +10,10 @@ import (
 // port is one of the two attachment points of a NIC for a wire.
 type port struct{ wire atomic.Pointer[wire.Wire] }
 
-// attach starts reception from w. A second wire is refused: StatusBadState.
-func (p *port) attach(w wire.Wire, recv func([]frame.Frame)) error {
+// attachWire starts reception from w. A second wire is refused: StatusBadState.
+func (p *port) attachWire(w wire.Wire, recv func([]frame.Frame)) error {
 	if !p.wire.CompareAndSwap(nil, &w) {
-		return errorf(StatusBadState, "a wire is connected already")
+		return statusErrorf(StatusBadState, "a wire is connected already")
 	}
 	if err := w.Start(recv); err != nil {
 		p.wire.Store(nil)
@@ -22,16 +22,16 @@ func (p *port) attach(w wire.Wire, recv func([]frame.Frame)) error {
 	return nil
 }
 
-// detach closes the wire.
-func (p *port) detach() error {
+// detachWire closes the wire.
+func (p *port) detachWire() error {
 	if w := p.wire.Swap(nil); w != nil {
 		return (*w).Close()
 	}
 	return nil
 }
 
-// offloads returns those of the wire; none without a wire.
-func (p *port) offloads() frame.Offload {
+// wireOffloads returns those of the wire; none without a wire.
+func (p *port) wireOffloads() frame.Offload {
 	if w := p.wire.Load(); w != nil {
 		return (*w).Offloads()
 	}
@@ -60,53 +60,53 @@ type workspace struct {
 	template []byte // headers of the frame being segmented
 }
 
-// add queues a frame, in order.
-func (c *egress) add(f *frame.Frame) {
+// queueFrame queues a frame, in order.
+func (c *egress) queueFrame(f *frame.Frame) {
 	if c.owner == ownerWire && f.Longest() > c.nic.maxFrame() {
-		c.nic.counters.add(ctrWireTooLong, f.Packets())
+		c.nic.counters.addTo(ctrWireTooLong, f.Packets())
 		return
 	}
-	can := c.port.offloads()
+	can := c.port.wireOffloads()
 	switch {
 	case f.GSO != frame.GSONone && can&f.NeededOffload() == 0:
-		c.segment(f)
+		c.cutFrame(f)
 	case f.GSO == frame.GSONone && f.NeedsCsum && can&frame.OffloadCsum == 0:
-		c.complete(*f)
+		c.queueComplete(*f)
 	default:
-		c.push(*f)
+		c.pushFrame(*f)
 	}
 }
 
-func (c *egress) push(f frame.Frame) {
+func (c *egress) pushFrame(f frame.Frame) {
 	if c.n == len(c.frames) {
-		c.send()
+		c.sendQueued()
 	}
 	c.frames[c.n] = f
 	c.n++
 }
 
-// complete queues a frame with its checksum done.
-func (c *egress) complete(f frame.Frame) {
+// queueComplete queues a frame with its checksum done.
+func (c *egress) queueComplete(f frame.Frame) {
 	if !c.mutable {
-		f.Data = append(c.room(len(f.Data))[:0], f.Data...)
+		f.Data = append(c.roomFor(len(f.Data))[:0], f.Data...)
 	}
 	f.CompleteChecksum()
-	c.push(f)
+	c.pushFrame(f)
 }
 
-// room is memory that lasts until the next send.
-func (c *egress) room(n int) []byte {
-	w := c.space()
+// roomFor is memory that lasts until the next send.
+func (c *egress) roomFor(n int) []byte {
+	w := c.takeWorkspace()
 	if w.used+n > len(w.mem) || c.n == len(c.frames) {
-		c.send()
+		c.sendQueued()
 	}
 	b := w.mem[w.used : w.used+n]
 	w.used += n
 	return b
 }
 
-// space returns the workspace, kept until flush.
-func (c *egress) space() *workspace {
+// takeWorkspace returns the workspace, kept until flushEgress.
+func (c *egress) takeWorkspace() *workspace {
 	if c.work == nil {
 		c.work = c.nic.spaces.get()
 	}
@@ -114,30 +114,30 @@ func (c *egress) space() *workspace {
 }
 
 // cut queues the packets that an unsegmented frame stands for.
-func (c *egress) segment(f *frame.Frame) {
+func (c *egress) cutFrame(f *frame.Frame) {
 	h := int(f.HdrLen)
 	payload := f.Data[h:]
-	w := c.space()
+	w := c.takeWorkspace()
 	w.template = append(w.template[:0], f.Data[:h]...)
 	s, ok := frame.NewSegmenter(w.template, int(f.MSS), len(payload))
 	if !ok {
-		c.nic.counters.add(c.lost, f.Packets())
+		c.nic.counters.addTo(c.lost, f.Packets())
 		return
 	}
 	for g := s.Packets(); g.Next(); {
-		b := c.room(h + g.Len)
+		b := c.roomFor(h + g.Len)
 		copy(b[h:], payload[g.At:g.At+g.Len])
 		g.Header(b, frame.Sum(b[h:]))
-		c.push(frame.Frame{Data: b, Waited: f.Waited})
+		c.pushFrame(frame.Frame{Data: b, Waited: f.Waited})
 	}
 }
 
-// send passes the queued frames to the wire.
-func (c *egress) send() {
+// sendQueued passes the queued frames to the wire.
+func (c *egress) sendQueued() {
 	if c.n == 0 {
 		return
 	}
-	c.burst.leave()
+	c.burst.unlockQueue()
 	frames := c.frames[:c.n]
 	sent := 0
 	if w := c.port.wire.Load(); w != nil {
@@ -146,11 +146,11 @@ func (c *egress) send() {
 	var t tally
 	for i := range frames[:sent] {
 		f := &frames[i]
-		t.add(c.exit(), castOf(macBits(f.Data)), f.Packets(), f.Bytes())
+		t.countPackets(c.exitCounter(), castOf(macBits(f.Data)), f.Packets(), f.Bytes())
 	}
-	t.flush()
+	t.flushTally()
 	for i := range frames[sent:] {
-		c.nic.counters.add(c.lost, frames[sent+i].Packets())
+		c.nic.counters.addTo(c.lost, frames[sent+i].Packets())
 	}
 	c.n = 0
 	if c.work != nil {
@@ -158,17 +158,17 @@ func (c *egress) send() {
 	}
 }
 
-// exit returns the counter of sent frames.
-func (c *egress) exit() *direction {
+// exitCounter returns the counter of sent frames.
+func (c *egress) exitCounter() *direction {
 	if c.owner == ownerWire {
 		return &c.nic.counters.tx[c.owner]
 	}
 	return &c.nic.counters.rx[c.owner]
 }
 
-// flush sends the remaining frames and returns the workspace to its pool.
-func (c *egress) flush() {
-	c.send()
+// flushEgress sends the remaining frames and returns the workspace to its pool.
+func (c *egress) flushEgress() {
+	c.sendQueued()
 	if c.work != nil {
 		c.nic.spaces.put(c.work)
 		c.work = nil

@@ -32,11 +32,12 @@ func (s State) String() string {
 // unknown state, and ERR to RDY without RST between.
 func checkTransition(kind string, number uint32, real, cur, next State) error {
 	if cur != real {
-		return errorf(StatusBadState, "%s %#x is in state %v, not %v", kind, number, real, cur)
+		return statusErrorf(StatusBadState, "%s %#x is in state %v, not %v", kind, number, real,
+			cur)
 	}
 	if next != StateReset && next != StateReady && next != StateError ||
 		real == StateError && next == StateReady {
-		return errorf(StatusBadState, "%s %#x from state %v to %v", kind, number, real, next)
+		return statusErrorf(StatusBadState, "%s %#x from state %v to %v", kind, number, real, next)
 	}
 	return nil
 }
@@ -45,15 +46,16 @@ func checkTransition(kind string, number uint32, real, cur, next State) error {
 // in memory, or a doorbell record that is not 8 aligned bytes.
 func checkRing(kind string, ring, record *Memory, logEntries, maxLog, entrySize int) error {
 	if logEntries < 0 || logEntries > maxLog {
-		return errorf(StatusBadParam, "%s of 2^%d entries (at most 2^%d)", kind, logEntries, maxLog)
+		return statusErrorf(StatusBadParam, "%s of 2^%d entries (at most 2^%d)", kind, logEntries,
+			maxLog)
 	}
 	need := uint64(entrySize) << logEntries
 	if ring == nil || ring.Len() < need {
-		return errorf(StatusBadParam, "%s of 2^%d entries of %d bytes without memory for it",
+		return statusErrorf(StatusBadParam, "%s of 2^%d entries of %d bytes without memory for it",
 			kind, logEntries, entrySize)
 	}
 	if record == nil || len(record.Slice(0, 8)) != 8 {
-		return errorf(StatusBadParam, "%s without a doorbell record of 8 bytes", kind)
+		return statusErrorf(StatusBadParam, "%s without a doorbell record of 8 bytes", kind)
 	}
 	return nil
 }
@@ -127,8 +129,8 @@ func StatusOf(err error) Status {
 	return StatusInternal
 }
 
-// errorf returns an error with the status s: what was refused and why.
-func errorf(s Status, format string, args ...any) error {
+// statusErrorf returns an error with the status s: what was refused and why.
+func statusErrorf(s Status, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), s)
 }
 
@@ -203,7 +205,7 @@ type violations struct {
 // maxViolations is the maximum number of messages stored; all violations are counted.
 const maxViolations = 64
 
-func (v *violations) add(format string, args ...any) {
+func (v *violations) addViolation(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.count++

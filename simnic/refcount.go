@@ -10,8 +10,8 @@ type refCount struct {
 	gone  bool
 }
 
-// acquire adds a user. It fails if the object is destroyed.
-func (u *refCount) acquire() error {
+// addUser adds a user. It fails if the object is destroyed.
+func (u *refCount) addUser() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.gone {
@@ -21,14 +21,14 @@ func (u *refCount) acquire() error {
 	return nil
 }
 
-func (u *refCount) release() {
+func (u *refCount) dropUser() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.users--
 }
 
-// retire marks the object destroyed, or returns the reason why it cannot be destroyed.
-func (u *refCount) retire() error {
+// retireObject marks the object destroyed, or returns the reason why it cannot be destroyed.
+func (u *refCount) retireObject() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
@@ -48,8 +48,8 @@ type background struct {
 	running sync.WaitGroup
 }
 
-// run starts f, unless stop was called before.
-func (b *background) run(f func()) {
+// runBeside starts f, unless stop was called before.
+func (b *background) runBeside(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.stopped {
@@ -57,8 +57,8 @@ func (b *background) run(f func()) {
 	}
 }
 
-// stop waits for the running goroutines.
-func (b *background) stop() {
+// stopAndWait waits for the running goroutines.
+func (b *background) stopAndWait() {
 	b.mu.Lock()
 	b.stopped = true
 	b.mu.Unlock()

@@ -87,18 +87,18 @@ func (n *NIC) CreateRQ(a RQAttr) (*RQ, error) {
 	if err := n.checkRQ(a); err != nil {
 		return nil, err
 	}
-	if err := a.CQ.use.acquire(); err != nil {
-		return nil, errorf(StatusBadRes, "receive queue on completion queue %#x", a.CQ.number)
+	if err := a.CQ.use.addUser(); err != nil {
+		return nil, statusErrorf(StatusBadRes, "receive queue on completion queue %#x", a.CQ.number)
 	}
 	rq := &RQ{nic: n, attr: a}
-	rq.number = n.numbers.add(rq, 20)
-	a.CQ.attach(rq)
+	rq.number = n.numbers.addObject(rq, 20)
+	a.CQ.attachQueue(rq)
 	return rq, nil
 }
 
 func (n *NIC) checkRQ(a RQAttr) error {
 	if a.LogStride < 4 || 1<<a.LogStride > min(n.caps.MaxRecvWQE, maxRecvWQE) {
-		return errorf(StatusBadParam, "receive WQEs of 2^%d bytes (at most %d)",
+		return statusErrorf(StatusBadParam, "receive WQEs of 2^%d bytes (at most %d)",
 			a.LogStride, n.caps.MaxRecvWQE)
 	}
 	if err := checkRing("receive queue", a.Ring, a.Record, a.LogSize, n.caps.LogMaxQueue,
@@ -106,7 +106,7 @@ func (n *NIC) checkRQ(a RQAttr) error {
 		return err
 	}
 	if a.CQ == nil {
-		return errorf(StatusBadParam, "receive queue without completion queue")
+		return statusErrorf(StatusBadParam, "receive queue without completion queue")
 	}
 	if err := n.checkStamps(a.Timestamps); err != nil {
 		return err
@@ -116,13 +116,14 @@ func (n *NIC) checkRQ(a RQAttr) error {
 		if !c.StridingRQ || a.LogStride < 5 || s.LogStrideBytes < c.LogMinStride ||
 			s.LogStrideBytes > c.LogMaxStride ||
 			s.LogStrides < c.LogMinStrides || s.LogStrides > c.LogMaxStrides {
-			return errorf(StatusBadParam, "striding receive queue of 2^%d strides of 2^%d bytes",
+			return statusErrorf(StatusBadParam,
+				"striding receive queue of 2^%d strides of 2^%d bytes",
 				s.LogStrides, s.LogStrideBytes)
 		}
 	}
 	if a.VLANStrip && !n.caps.VLANStrip || a.ScatterFCS && !n.caps.ScatterFCS || a.EndPad &&
 		!n.caps.EndPad || a.DelayDrop && !n.caps.DelayDrop {
-		return errorf(StatusBadParam, "receive queue feature the device lacks")
+		return statusErrorf(StatusBadParam, "receive queue feature the device lacks")
 	}
 	return nil
 }
@@ -147,9 +148,9 @@ func (rq *RQ) State() State {
 	return rq.state
 }
 
-// command locks the queue for a command of the driver. A packet that waits for a WQE is dropped: it
-// would hold the lock for up to delayDrop.
-func (rq *RQ) command() {
+// lockForCommand locks the queue for a command of the driver. A packet that waits for a WQE is
+// dropped: it would hold the lock for up to delayDrop.
+func (rq *RQ) lockForCommand() {
 	rq.commands.Add(1)
 	rq.mu.Lock()
 	rq.commands.Add(-1)
@@ -159,7 +160,7 @@ func (rq *RQ) command() {
 // is written once it is in the reset state: drivers clean their completion queues then and rely on
 // that (linux drivers/infiniband/hw/mlx5/qp.c __mlx5_ib_modify_qp).
 func (rq *RQ) Modify(cur, next State) error {
-	rq.command()
+	rq.lockForCommand()
 	defer rq.mu.Unlock()
 	if err := checkTransition("receive queue", rq.number, rq.state, cur, next); err != nil {
 		return err
@@ -173,11 +174,11 @@ func (rq *RQ) Modify(cur, next State) error {
 		rq.hwCI, rq.stride, rq.head = rq.attr.StartIndex, 0, 0
 	}
 	if next == StateReady && rq.state == StateReset {
-		rq.ignored, rq.ignores = rq.record(), rq.nic.cfg.RecordAfterReady
+		rq.ignored, rq.ignores = rq.postedRecord(), rq.nic.cfg.RecordAfterReady
 	}
 	rq.state = next
 	if next == StateError {
-		rq.flush()
+		rq.flushPosted()
 	}
 	return nil
 }
@@ -185,9 +186,9 @@ func (rq *RQ) Modify(cur, next State) error {
 // SetVLANStrip turns stripping on or off for frames to come.
 func (rq *RQ) SetVLANStrip(on bool) error {
 	if on && !rq.nic.caps.VLANStrip {
-		return errorf(StatusBadParam, "VLAN stripping the device lacks")
+		return statusErrorf(StatusBadParam, "VLAN stripping the device lacks")
 	}
-	rq.command()
+	rq.lockForCommand()
 	defer rq.mu.Unlock()
 	rq.attr.VLANStrip = on
 	return nil
@@ -195,7 +196,7 @@ func (rq *RQ) SetVLANStrip(on bool) error {
 
 // SetCount replaces the counter of the queue.
 func (rq *RQ) SetCount(c *QueueCount) {
-	rq.command()
+	rq.lockForCommand()
 	defer rq.mu.Unlock()
 	rq.attr.Count = c
 }
@@ -203,14 +204,14 @@ func (rq *RQ) SetCount(c *QueueCount) {
 // Destroy removes the queue and waits for a delivery in progress. Tables and
 // TIRs that name it must be destroyed before: StatusResBusy.
 func (rq *RQ) Destroy() error {
-	if err := rq.use.retire(); err != nil {
-		return errorf(StatusOf(err), "destroy receive queue %#x", rq.number)
+	if err := rq.use.retireObject(); err != nil {
+		return statusErrorf(StatusOf(err), "destroy receive queue %#x", rq.number)
 	}
-	rq.command()
+	rq.lockForCommand()
 	rq.state, rq.merge.segments, rq.block.entries = StateReset, 0, nil
 	rq.mu.Unlock()
-	rq.attr.CQ.detach(rq)
-	rq.attr.CQ.use.release()
-	rq.nic.numbers.remove(rq.number)
+	rq.attr.CQ.detachQueue(rq)
+	rq.attr.CQ.use.dropUser()
+	rq.nic.numbers.removeNumber(rq.number)
 	return nil
 }

@@ -29,18 +29,18 @@ type hashTable struct {
 	toeplitz
 }
 
-// toeplitz returns the table of a key.
-func (n *NIC) toeplitz(key [40]byte) *toeplitz {
+// hashTable returns the table of a key.
+func (n *NIC) hashTable(key [40]byte) *toeplitz {
 	if t := n.lastHash.Load(); t != nil && t.key == key {
 		return &t.toeplitz
 	}
 	t := &hashTable{key: key}
-	t.toeplitz.fill(key)
+	t.toeplitz.fillTable(key)
 	n.lastHash.Store(t)
 	return &t.toeplitz
 }
 
-func (t *toeplitz) fill(key [40]byte) {
+func (t *toeplitz) fillTable(key [40]byte) {
 	for i := range t {
 		window := uint64(binary.BigEndian.Uint32(key[i:]))<<8 | uint64(key[i+4])
 		for v := 1; v < 256; v++ {
@@ -62,8 +62,8 @@ func xor8(in []byte) uint32 {
 	return uint32(bits.Reverse8(h))
 }
 
-// sum returns the Toeplitz hash of at most 36 bytes.
-func (t *toeplitz) sum(in []byte) uint32 {
+// hashBytes returns the Toeplitz hash of at most 36 bytes.
+func (t *toeplitz) hashBytes(in []byte) uint32 {
 	var h uint32
 	for i, b := range in[:min(len(in), len(t))] {
 		h ^= t[i][b]
@@ -101,9 +101,9 @@ func (s *HashSelection) addresses(in, data []byte, p *frame.Headers, kind *uint8
 	return in
 }
 
-// ports appends the selected ports to in. It returns nil for a fragment or
+// appendPorts appends the selected ports to in. It returns nil for a fragment or
 // another protocol.
-func (s *HashSelection) ports(in, data []byte, p *frame.Headers, kind *uint8) []byte {
+func (s *HashSelection) appendPorts(in, data []byte, p *frame.Headers, kind *uint8) []byte {
 	proto, code := uint8(frame.ProtoTCP), uint8(1)
 	if s.UDP {
 		proto, code = frame.ProtoUDP, 2

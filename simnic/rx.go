@@ -10,10 +10,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// deliver writes the burst's packet into the queue and completes it. The packet
+// deliverPacket writes the burst's packet into the queue and completes it. The packet
 // ends in exactly one counter. The burst holds the queue's lock.
-func (rq *RQ) deliver(b *rxBurst) {
-	if !rq.ready(b) {
+func (rq *RQ) deliverPacket(b *rxBurst) {
+	if !rq.takesPackets(b) {
 		return
 	}
 	var ended counter
@@ -21,23 +21,23 @@ func (rq *RQ) deliver(b *rxBurst) {
 		ended = rq.deliverMerging(b)
 	} else {
 		rq.closeMerge()
-		ended = rq.deliverAlone(b, rq.arrange(b))
+		ended = rq.deliverAlone(b, rq.applyPacketOps(b))
 	}
-	rq.end(b, ended, b.packet.length)
+	rq.countEnd(b, ended, b.packet.length)
 }
 
-// end counts the result for the burst's packet, of n bytes.
-func (rq *RQ) end(b *rxBurst, ended counter, n int) {
+// countEnd counts the result for the burst's packet, of n bytes.
+func (rq *RQ) countEnd(b *rxBurst, ended counter, n int) {
 	if ended != delivered {
-		rq.lose(ended)
+		rq.countLost(ended)
 		return
 	}
-	b.received.add(&rq.nic.counters.rx[rq.owner()], b.packet.kind, 1, n)
+	b.received.countPackets(&rq.nic.counters.rx[rq.queueOwner()], b.packet.kind, 1, n)
 }
 
-// lose counts a packet that the queue did not take.
-func (rq *RQ) lose(why counter) {
-	rq.nic.counters.add(why, 1)
+// countLost counts a packet that the queue did not take.
+func (rq *RQ) countLost(why counter) {
+	rq.nic.counters.addTo(why, 1)
 	if why == ctrOutOfBuffer && rq.attr.Count != nil {
 		rq.attr.Count.outOfBuffer.Add(1)
 	}
@@ -54,28 +54,28 @@ func (rq *RQ) deliverAlone(b *rxBurst, stripped bool) counter {
 // delivered stands for no drop counter: the packet is in the queue's memory.
 const delivered = numCounters
 
-func (rq *RQ) owner() owner {
+func (rq *RQ) queueOwner() owner {
 	if rq.attr.Netdev {
 		return ownerNetdev
 	}
 	return ownerSlice
 }
 
-// ready reports whether the queue takes packets at the moment, and counts the
+// takesPackets reports whether the queue takes packets at the moment, and counts the
 // packet if not.
-func (rq *RQ) ready(b *rxBurst) bool {
+func (rq *RQ) takesPackets(b *rxBurst) bool {
 	n := rq.nic
 	switch {
 	case rq.state == StateError:
 		rq.flushBlock()
-		rq.flush()
-		n.counters.add(ctrNotReady, 1)
+		rq.flushPosted()
+		n.counters.addTo(ctrNotReady, 1)
 		return false
 	case rq.state != StateReady || n.fatal.Load():
-		n.counters.add(ctrNotReady, 1)
+		n.counters.addTo(ctrNotReady, 1)
 		return false
 	case rq.attr.CQ.Status() != CQOK:
-		n.counters.add(ctrCQError, 1)
+		n.counters.addTo(ctrCQError, 1)
 		return false
 	}
 	h := n.hooks.Load()
@@ -84,38 +84,38 @@ func (rq *RQ) ready(b *rxBurst) bool {
 	}
 	starve, syndrome, vendor := h.Deliver(rq)
 	if starve {
-		rq.lose(ctrOutOfBuffer)
+		rq.countLost(ctrOutOfBuffer)
 		return false
 	}
 	if syndrome == 0 {
 		return true
 	}
-	n.counters.add(ctrFault, 1)
+	n.counters.addTo(ctrFault, 1)
 	rq.closeMerge()
-	if rq.posted() > 0 {
-		rq.fail(fault{mlx5.Syndrome(syndrome), vendor, 0}, b.packet.length)
+	if rq.postedWQEs() > 0 {
+		rq.failWQE(fault{mlx5.Syndrome(syndrome), vendor, 0}, b.packet.length)
 	}
 	return false
 }
 
-// arrange applies the operations of the queue to every packet.
-func (rq *RQ) arrange(b *rxBurst) (stripped bool) {
+// applyPacketOps applies the operations of the queue to every packet.
+func (rq *RQ) applyPacketOps(b *rxBurst) (stripped bool) {
 	if rq.attr.ScatterFCS {
 		b.addFCS()
 	}
 	if rq.attr.VLANStrip && b.p.Tags > 0 && b.p.TPID == frame.EtherVLAN {
-		b.strip()
+		b.stripCTag()
 		return true
 	}
 	return false
 }
 
-// record returns the number of WQEs that the driver has posted, from the doorbell record.
-func (rq *RQ) record() uint16 { return uint16(rq.attr.Record.LoadBE32(mlx5.RecordRecv)) }
+// postedRecord returns the number of WQEs that the driver has posted, from the doorbell record.
+func (rq *RQ) postedRecord() uint16 { return uint16(rq.attr.Record.LoadBE32(mlx5.RecordRecv)) }
 
-// posted returns how many WQEs wait in the ring.
-func (rq *RQ) posted() uint16 {
-	written := rq.record()
+// postedWQEs returns how many WQEs wait in the ring.
+func (rq *RQ) postedWQEs() uint16 {
+	written := rq.postedRecord()
 	if rq.ignores && written == rq.ignored {
 		return 0
 	}
@@ -126,12 +126,12 @@ func (rq *RQ) posted() uint16 {
 // available reports whether there is a WQE for a packet, and waits for one if the queue delays
 // drops. It records a violation for an impossible counter.
 func (rq *RQ) available(b *rxBurst) bool {
-	n := rq.posted()
+	n := rq.postedWQEs()
 	if int(n) > 1<<rq.attr.LogSize {
-		rq.nic.strict.add("receive queue %#x: %d WQEs posted in a ring of %d",
+		rq.nic.strict.addViolation("receive queue %#x: %d WQEs posted in a ring of %d",
 			rq.number, n, 1<<rq.attr.LogSize)
 	}
-	return n > 0 || rq.attr.DelayDrop && rq.await(b)
+	return n > 0 || rq.attr.DelayDrop && rq.awaitWQE(b)
 }
 
 // How long a packet waits for a WQE, and how often it polls. linux 6.12 mlx5_ib sets 100 ms. In the
@@ -143,12 +143,12 @@ const (
 	delayDropYield = 20 // polls before the first sleep: enough for a running driver
 )
 
-// await delays the packet, and all packets after it on the wire, until the driver posts a WQE. It
-// writes the completions that the queue holds back: the driver posts WQEs for those that it sees.
-// Only the queue stays locked meanwhile, until a command wants it.
-func (rq *RQ) await(b *rxBurst) bool {
-	b.mem.release()
-	b.count()
+// awaitWQE delays the packet, and all packets after it on the wire, until the driver posts a WQE.
+// It writes the completions that the queue holds back: the driver posts WQEs for those that it
+// sees. Only the queue stays locked meanwhile, until a command wants it.
+func (rq *RQ) awaitWQE(b *rxBurst) bool {
+	b.mem.releaseKey()
+	b.addCounts()
 	rq.flushBlock()
 	if b.waited != nil {
 		b.waited.Store(true)
@@ -162,7 +162,7 @@ func (rq *RQ) await(b *rxBurst) bool {
 			_ = clock.Sleep(context.Background(), delayDropPoll)
 		}
 		switch {
-		case rq.posted() > 0:
+		case rq.postedWQEs() > 0:
 			return true
 		case rq.commands.Load() > 0:
 			return false
@@ -173,39 +173,39 @@ func (rq *RQ) await(b *rxBurst) bool {
 	return false
 }
 
-// slot returns the position in the ring of the next WQE.
-func (rq *RQ) slot() uint16 {
+// ringSlot returns the position in the ring of the next WQE.
+func (rq *RQ) ringSlot() uint16 {
 	if rq.attr.LinkedList {
 		return rq.head
 	}
 	return rq.hwCI & (1<<rq.attr.LogSize - 1)
 }
 
-// index returns how completions name the next WQE.
-func (rq *RQ) index() uint16 {
+// completionIndex returns how completions name the next WQE.
+func (rq *RQ) completionIndex() uint16 {
 	if rq.attr.LinkedList || rq.nic.cfg.RingIndex {
-		return rq.slot()
+		return rq.ringSlot()
 	}
 	return rq.hwCI
 }
 
-// load copies the next WQE out of the ring.
-func (rq *RQ) load() []byte {
+// loadWQE copies the next WQE out of the ring.
+func (rq *RQ) loadWQE() []byte {
 	w := rq.wqe[:1<<rq.attr.LogStride]
-	rq.attr.Ring.Gather(uint64(rq.slot())<<rq.attr.LogStride, w)
+	rq.attr.Ring.Gather(uint64(rq.ringSlot())<<rq.attr.LogStride, w)
 	return w
 }
 
-// list returns the scatter list of a WQE: behind the next segment, if it has one.
-func (rq *RQ) list(w []byte) []byte {
+// scatterList returns the scatter list of a WQE: behind the next segment, if it has one.
+func (rq *RQ) scatterList(w []byte) []byte {
 	if rq.attr.LinkedList || rq.attr.Striding != nil {
 		return w[mlx5.DataSegSize:]
 	}
 	return w
 }
 
-// consume takes the next WQE out of the ring.
-func (rq *RQ) consume(w []byte) {
+// consumeWQE takes the next WQE out of the ring.
+func (rq *RQ) consumeWQE(w []byte) {
 	rq.hwCI++
 	rq.dropNow = false
 	if rq.attr.LinkedList {
@@ -218,29 +218,29 @@ func (rq *RQ) deliverCyclic(b *rxBurst, stripped bool) counter {
 	if !rq.available(b) {
 		return ctrOutOfBuffer
 	}
-	w := rq.load()
-	list := rq.list(w)
-	if b.packet.length > capacity(list, b.packet.length) {
+	w := rq.loadWQE()
+	list := rq.scatterList(w)
+	if b.packet.length > listCapacity(list, b.packet.length) {
 		if rq.nic.cfg.DropTooLong {
 			return ctrTooLong
 		}
 		rq.completeError(faultRxLength, uint32(b.packet.length))
-		rq.consume(w)
+		rq.consumeWQE(w)
 		return ctrLengthError
 	}
-	if f := rq.scatter(b, list, 0); f.syndrome != 0 {
-		rq.fail(f, 0)
+	if f := rq.scatterPacket(b, list, 0); f.syndrome != 0 {
+		rq.failWQE(f, 0)
 		return ctrProtection
 	}
 	var c mlx5.RxCQE
-	rq.describe(&c, b, stripped)
-	c.ByteCount, c.Counter = uint32(b.packet.length), rq.index()
-	rq.consume(w)
-	return rq.complete(b, &c)
+	rq.describePacket(&c, b, stripped)
+	c.ByteCount, c.Counter = uint32(b.packet.length), rq.completionIndex()
+	rq.consumeWQE(w)
+	return rq.writeCompletion(b, &c)
 }
 
-// capacity returns how many bytes a scatter list holds, counted up to n.
-func capacity(list []byte, n int) (sum int) {
+// listCapacity returns how many bytes a scatter list holds, counted up to n.
+func listCapacity(list []byte, n int) (sum int) {
 	for ; len(list) >= mlx5.DataSegSize && sum < n; list = list[mlx5.DataSegSize:] {
 		count := binary.BigEndian.Uint32(list) &^ startPadding
 		if count == 0 {
@@ -256,9 +256,9 @@ func capacity(list []byte, n int) (sum int) {
 // (MLX5_HW_START_PADDING, linux include/linux/mlx5/qp.h; mlx5e sets it always).
 const startPadding = 1 << 31
 
-// scatter writes the pieces of the packet into the scatter list from its byte skip on. It does not
-// check entries that it does not reach.
-func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
+// scatterPacket writes the pieces of the packet into the scatter list from its byte skip on. It
+// does not check entries that it does not reach.
+func (rq *RQ) scatterPacket(b *rxBurst, list []byte, skip int) fault {
 	parts := b.packet.parts[:b.packet.n]
 	var part []byte
 	for ; len(list) >= mlx5.DataSegSize; list = list[mlx5.DataSegSize:] {
@@ -273,12 +273,12 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 		for room > 0 {
 			if len(part) == 0 {
 				if len(parts) == 0 {
-					return rq.pad(b, lkey, addr, room)
+					return rq.padCacheLine(b, lkey, addr, room)
 				}
 				part, parts = parts[0], parts[1:]
 			}
 			n := min(room, len(part))
-			if f := b.mem.write(rq, lkey, addr, part[:n], room); f.syndrome != 0 {
+			if f := b.mem.writeMemory(rq, lkey, addr, part[:n], room); f.syndrome != 0 {
 				return f
 			}
 			part, addr, room = part[n:], addr+uint64(n), room-n
@@ -287,40 +287,41 @@ func (rq *RQ) scatter(b *rxBurst, list []byte, skip int) fault {
 	return fault{}
 }
 
-// pad fills the rest of the cache line after the packet if the queue requires it, inside the
-// segment only.
-func (rq *RQ) pad(b *rxBurst, lkey uint32, addr uint64, room int) fault {
+// padCacheLine fills the rest of the cache line after the packet if the queue requires it, inside
+// the segment only.
+func (rq *RQ) padCacheLine(b *rxBurst, lkey uint32, addr uint64, room int) fault {
 	n := min(room, int(-addr&63), len(zeros))
 	if !rq.attr.EndPad || n == 0 {
 		return fault{}
 	}
-	return b.mem.write(rq, lkey, addr, zeros[:n], room)
+	return b.mem.writeMemory(rq, lkey, addr, zeros[:n], room)
 }
 
-// describe fills a zero c with the completion of the burst's packet, without length and index.
-func (rq *RQ) describe(c *mlx5.RxCQE, b *rxBurst, stripped bool) {
+// describePacket fills a zero c with the completion of the burst's packet, without length and
+// index.
+func (rq *RQ) describePacket(c *mlx5.RxCQE, b *rxBurst, stripped bool) {
 	pk := &b.packet
 	c.Hash, c.HashType, c.FlowTag = pk.hash, pk.hashType, pk.tag
 	c.Checksum, c.Status = pk.sum, pk.status
-	c.UIdx, c.Timestamp = rq.attr.UserIndex, rq.stamp(b)
+	c.UIdx, c.Timestamp = rq.attr.UserIndex, rq.burstStamp(b)
 	c.OpOwn = mlx5.OpOwn(mlx5.CQERecv, 0, 0, 0)
 	if stripped {
 		c.VLAN = b.p.TCI
 	}
 }
 
-// stamp returns the time stamp of the burst's packets.
-func (rq *RQ) stamp(b *rxBurst) uint64 { return rq.nic.stamp(rq.attr.Timestamps, b.passed) }
+// burstStamp returns the time stamp of the burst's packets.
+func (rq *RQ) burstStamp(b *rxBurst) uint64 { return rq.nic.stampAt(rq.attr.Timestamps, b.passed) }
 
-// complete writes a completion, or keeps it for a block of compressed ones.
-func (rq *RQ) complete(b *rxBurst, c *mlx5.RxCQE) counter {
+// writeCompletion writes a completion, or keeps it for a block of compressed ones.
+func (rq *RQ) writeCompletion(b *rxBurst, c *mlx5.RxCQE) counter {
 	ok := false
 	if rq.attr.CQ.attr.Compress {
-		ok = rq.hold(b, c)
+		ok = rq.holdCompletion(b, c)
 	} else {
 		var e [mlx5.CQESize]byte
 		c.Put(e[:])
-		ok = rq.attr.CQ.put(&e)
+		ok = rq.attr.CQ.putCompletion(&e)
 	}
 	if !ok {
 		return ctrCQError
@@ -332,36 +333,37 @@ func (rq *RQ) complete(b *rxBurst, c *mlx5.RxCQE) counter {
 func (rq *RQ) completeError(f fault, bytes uint32) {
 	c := mlx5.ErrorCQE{UIdx: rq.attr.UserIndex, ByteCount: bytes, HWSyndrome: f.hw,
 		Vendor: f.vendor, Syndrome: f.syndrome,
-		Counter: rq.index(), OpOwn: mlx5.OpOwn(mlx5.CQERecvErr, 0, 1, 0)}
+		Counter: rq.completionIndex(), OpOwn: mlx5.OpOwn(mlx5.CQERecvErr, 0, 1, 0)}
 	var e [mlx5.CQESize]byte
 	c.Put(e[:])
 	rq.nic.countError(f, ctrRespErrors, ctrRespFlushed)
 	rq.flushBlock()
-	rq.attr.CQ.put(&e)
+	rq.attr.CQ.putCompletion(&e)
 }
 
-// fail consumes the next WQE with an error. Any error but a length error puts the queue in error
+// failWQE consumes the next WQE with an error. Any error but a length error puts the queue in error
 // and flushes the rest.
-func (rq *RQ) fail(f fault, bytes int) {
-	w := rq.load()
+func (rq *RQ) failWQE(f fault, bytes int) {
+	w := rq.loadWQE()
 	if f.syndrome == mlx5.SynLocalLength {
 		rq.completeError(f, uint32(bytes))
-		rq.consume(w)
+		rq.consumeWQE(w)
 		return
 	}
 	rq.completeError(f, 0)
-	rq.consume(w)
+	rq.consumeWQE(w)
 	rq.state = StateError
-	rq.flush()
+	rq.flushPosted()
 }
 
-// flush completes every posted WQE unexecuted. WQEs posted later are flushed
+// flushPosted completes every posted WQE unexecuted. WQEs posted later are flushed
 // when the next packet comes. Called with the lock held.
-func (rq *RQ) flush() {
-	for n := min(int(rq.posted()), 1<<rq.attr.LogSize); n > 0 && rq.attr.CQ.Status() == CQOK; n-- {
-		w := rq.load()
+func (rq *RQ) flushPosted() {
+	for n := min(int(rq.postedWQEs()),
+		1<<rq.attr.LogSize); n > 0 && rq.attr.CQ.Status() == CQOK; n-- {
+		w := rq.loadWQE()
 		rq.completeError(faultFlush, 0)
-		rq.consume(w)
+		rq.consumeWQE(w)
 	}
 }
 
@@ -378,9 +380,9 @@ func (rq *RQ) cqFailed() {
 	}
 }
 
-// finish writes the completions that the queue holds back at the end of a batch. Called with the
-// lock held.
-func (rq *RQ) finish() {
+// finishBatch writes the completions that the queue holds back at the end of a batch. Called with
+// the lock held.
+func (rq *RQ) finishBatch() {
 	rq.closeMerge()
 	rq.flushBlock()
 }

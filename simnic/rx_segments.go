@@ -21,7 +21,7 @@ func (n *NIC) deliverSegments(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 	}
 	end := b.p.End
 	b.p.End = 0 // no packet has a status yet
-	b.lock(rq)
+	b.lockQueue(rq)
 	for g := s.Packets(); g.Next(); {
 		piece := payload[g.At : g.At+g.Len]
 		sum := frame.Sum(piece)
@@ -31,7 +31,7 @@ func (n *NIC) deliverSegments(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 		h := g.Header(b.header[:], sum)
 		b.p.End = len(h) + len(piece)
 		b.setSegment(h, piece)
-		rq.deliver(b)
+		rq.deliverPacket(b)
 		b.p.End = 0
 	}
 	b.p.End = end
@@ -44,12 +44,13 @@ func (n *NIC) deliverSegments(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 // the packet before holds for one of the same length, as b.p.end says.
 func (rq *RQ) deliverSegment(b *rxBurst, g *frame.Segment, hdr int, piece []byte, sum uint16) bool {
 	n := hdr + len(piece)
-	if posted := int(rq.posted()); posted == 0 || posted > 1<<rq.attr.LogSize || b.packet.padded &&
-		n < frame.MinFrame || !rq.copiesUnchanged(b) {
+	if posted := int(rq.postedWQEs()); posted == 0 || posted > 1<<rq.attr.LogSize ||
+		b.packet.padded &&
+			n < frame.MinFrame || !rq.copiesUnchanged(b) {
 		return false
 	}
-	w := rq.load()
-	dst := rq.firstBuffer(b, rq.list(w), n)
+	w := rq.loadWQE()
+	dst := rq.firstBuffer(b, rq.scatterList(w), n)
 	if dst == nil {
 		return false
 	}
@@ -60,10 +61,10 @@ func (rq *RQ) deliverSegment(b *rxBurst, g *frame.Segment, hdr int, piece []byte
 		b.setVerified(h)
 	}
 	var e mlx5.RxCQE
-	rq.describe(&e, b, false)
-	e.ByteCount, e.Counter = uint32(n), rq.index()
-	rq.consume(w)
-	rq.end(b, rq.complete(b, &e), n)
+	rq.describePacket(&e, b, false)
+	e.ByteCount, e.Counter = uint32(n), rq.completionIndex()
+	rq.consumeWQE(w)
+	rq.countEnd(b, rq.writeCompletion(b, &e), n)
 	return true
 }
 
@@ -84,11 +85,11 @@ func (rq *RQ) firstBuffer(b *rxBurst, list []byte, n int) []byte {
 	if room < n {
 		return nil
 	}
-	k := b.mem.find(rq.nic, binary.BigEndian.Uint32(list[4:]))
+	k := b.mem.findKey(rq.nic, binary.BigEndian.Uint32(list[4:]))
 	if k == nil {
 		return nil
 	}
-	off, ok, _ := k.span(rq.attr.PD, binary.BigEndian.Uint64(list[8:]), room)
+	off, ok, _ := k.keySpan(rq.attr.PD, binary.BigEndian.Uint64(list[8:]), room)
 	if !ok || !k.attr.LocalWrite {
 		return nil
 	}

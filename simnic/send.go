@@ -14,15 +14,15 @@ const maxSend = 65535
 // Config.Lenient: DPDK refuses to send up to this many bytes.
 const shortest = 18
 
-// execute executes a WQE.
-func (sq *SQ) execute(w *wqe) fault {
+// executeWQE executes a WQE.
+func (sq *SQ) executeWQE(w *wqe) fault {
 	switch w.op {
 	case mlx5.OpNOP:
 		return fault{}
 	case mlx5.OpUMR:
-		return sq.umr(w)
+		return sq.executeUMR(w)
 	}
-	e, ok := w.eth()
+	e, ok := w.ethSegment()
 	if !ok {
 		return faultInline
 	}
@@ -34,15 +34,15 @@ func (sq *SQ) execute(w *wqe) fault {
 	case w.legacyMPW():
 		return sq.legacyMPW(w, &e)
 	case w.op == mlx5.OpLSO:
-		return sq.lso(w, &e)
+		return sq.sendLSO(w, &e)
 	case w.op == mlx5.OpEnhancedMPW:
-		return sq.mpw(w, &e)
+		return sq.sendMultiPacket(w, &e)
 	}
-	if w.imm() != 0 && !sq.nic.cfg.Lenient {
-		sq.violation("SEND %#x with immediate %#x", w.index, w.imm())
+	if w.immediate() != 0 && !sq.nic.cfg.Lenient {
+		sq.violation("SEND %#x with immediate %#x", w.index, w.immediate())
 		return faultFormat
 	}
-	return sq.send(w, &e)
+	return sq.sendPacket(w, &e)
 }
 
 // countOffloads counts the offloads of a WQE.
@@ -55,9 +55,9 @@ func (sq *SQ) countOffloads(w *wqe, e *eth) {
 	}
 }
 
-// send assembles one packet from the inline header and all data segments.
-func (sq *SQ) send(w *wqe, e *eth) fault {
-	body, f := w.measure(e.dataAt)
+// sendPacket assembles one packet from the inline header and all data segments.
+func (sq *SQ) sendPacket(w *wqe, e *eth) fault {
+	body, f := w.segmentBytes(e.dataAt)
 	if f.syndrome != 0 {
 		return f
 	}
@@ -65,15 +65,15 @@ func (sq *SQ) send(w *wqe, e *eth) fault {
 	if f := sq.checkLength(w, n); f.syndrome != 0 {
 		return f
 	}
-	b := sq.room(n + frame.VLANTag)
+	b := sq.arenaRoom(n + frame.VLANTag)
 	copy(b[frame.VLANTag:], e.header)
-	if f := sq.gather(w, e.dataAt,
+	if f := sq.gatherSegments(w, e.dataAt,
 		b[frame.VLANTag+len(e.header):frame.VLANTag+n]); f.syndrome != 0 {
 		return f
 	}
 	ok, f := sq.checkInline(w, len(e.header), b[frame.VLANTag:frame.VLANTag+n])
 	if ok {
-		sq.emit(b, n, e)
+		sq.emitPacket(b, n, e)
 	}
 	return f
 }
@@ -102,7 +102,7 @@ func (sq *SQ) checkInline(w *wqe, inlined int, b []byte) (ok bool, f fault) {
 	if !sq.nic.cfg.Lenient {
 		return false, faultFormat
 	}
-	sq.nic.counters.add(ctrTxInlineDropped, 1)
+	sq.nic.counters.addTo(ctrTxInlineDropped, 1)
 	return false, f
 }
 
@@ -121,9 +121,9 @@ func (c *Caps) minInline(b []byte) int {
 	return min(n, len(b))
 }
 
-// room is space for n bytes and padding in the arena. If needed it hands on the collected frames to
-// make room.
-func (sq *SQ) room(n int) []byte {
+// arenaRoom is space for n bytes and padding in the arena. If needed it hands on the collected
+// frames to make room.
+func (sq *SQ) arenaRoom(n int) []byte {
 	b := sq.burst
 	n = max(n, frame.MinFrame+frame.VLANTag)
 	if len(b.frames) == maxBurst || b.used+n > len(b.arena) {
@@ -132,16 +132,16 @@ func (sq *SQ) room(n int) []byte {
 	return b.arena[b.used : b.used+n]
 }
 
-// gather copies the data segments from at on, in order, into dst.
-func (sq *SQ) gather(w *wqe, at int, dst []byte) fault {
+// gatherSegments copies the data segments from at on, in order, into dst.
+func (sq *SQ) gatherSegments(w *wqe, at int, dst []byte) fault {
 	for at < len(w.raw) {
-		s, next, f := w.segment(at)
+		s, next, f := w.dataSegmentAt(at)
 		if f.syndrome != 0 {
 			return f
 		}
 		if s.inline != nil {
 			copy(dst, s.inline)
-		} else if f := sq.burst.mem.read(sq, s.lkey, s.addr, dst[:s.n]); f.syndrome != 0 {
+		} else if f := sq.burst.mem.readMemory(sq, s.lkey, s.addr, dst[:s.n]); f.syndrome != 0 {
 			return f
 		}
 		dst, at = dst[s.n:], next
@@ -149,9 +149,9 @@ func (sq *SQ) gather(w *wqe, at int, dst []byte) fault {
 	return fault{}
 }
 
-// emit adds the packet of n bytes that starts vlanTag bytes into b, the arena's
+// emitPacket adds the packet of n bytes that starts vlanTag bytes into b, the arena's
 // next room, to the burst, with the offloads that the Ethernet segment requests.
-func (sq *SQ) emit(b []byte, n int, e *eth) {
+func (sq *SQ) emitPacket(b []byte, n int, e *eth) {
 	fr := b[frame.VLANTag : frame.VLANTag+n]
 	if e.insert != 0 {
 		fr = insertTag(b[:n+frame.VLANTag], e.insert, e.tci)

@@ -69,17 +69,17 @@ func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
 		return nil, err
 	}
 	if a.CQ == nil {
-		return nil, errorf(StatusBadParam, "send queue without completion queue")
+		return nil, statusErrorf(StatusBadParam, "send queue without completion queue")
 	}
 	if err := n.checkStamps(a.Timestamps); err != nil {
 		return nil, err
 	}
-	if err := a.CQ.use.acquire(); err != nil {
-		return nil, errorf(StatusBadRes, "send queue on completion queue %#x", a.CQ.number)
+	if err := a.CQ.use.addUser(); err != nil {
+		return nil, statusErrorf(StatusBadRes, "send queue on completion queue %#x", a.CQ.number)
 	}
 	sq := &SQ{nic: n, attr: a, db: newDoorbell()}
-	sq.number = n.numbers.add(sq, 20)
-	a.CQ.attach(sq)
+	sq.number = n.numbers.addObject(sq, 20)
+	a.CQ.attachQueue(sq)
 	return sq, nil
 }
 
@@ -110,11 +110,11 @@ func (sq *SQ) Modify(cur, next State) error {
 	}
 	if next == StateReset || sq.state == StateReset {
 		sq.hwCI, sq.failed, sq.stopped = sq.attr.StartIndex, false, false
-		sq.db.restart(next != StateReset, sq.hwCI)
+		sq.db.resetDoorbell(next != StateReset, sq.hwCI)
 	}
 	sq.state = next
-	if next == StateError && sq.run() {
-		sq.delegate()
+	if next == StateError && sq.runPosted() {
+		sq.startSender()
 	}
 	return nil
 }
@@ -122,15 +122,15 @@ func (sq *SQ) Modify(cur, next State) error {
 // Destroy removes the queue without executing the remaining WQEs. It waits for those in execution,
 // as Modify does: up to 100 ms if a receiver has no buffers.
 func (sq *SQ) Destroy() error {
-	if err := sq.use.retire(); err != nil {
-		return errorf(StatusOf(err), "destroy send queue %#x", sq.number)
+	if err := sq.use.retireObject(); err != nil {
+		return statusErrorf(StatusOf(err), "destroy send queue %#x", sq.number)
 	}
 	sq.mu.Lock()
 	sq.state = StateReset
 	sq.mu.Unlock()
-	sq.db.remove()
-	sq.attr.CQ.detach(sq)
-	sq.attr.CQ.use.release()
-	sq.nic.numbers.remove(sq.number)
+	sq.db.endSender()
+	sq.attr.CQ.detachQueue(sq)
+	sq.attr.CQ.use.dropUser()
+	sq.nic.numbers.removeNumber(sq.number)
 	return nil
 }

@@ -54,13 +54,13 @@ type entry struct {
 	miss     bool
 }
 
-func (s *steering) init(n *NIC) {
+func (s *steering) initTables(n *NIC) {
 	s.nic = n
 	s.now.Store(&tables{})
 }
 
-// table returns the table of the rule.
-func (a *FlowAttr) table() int {
+// tableOf returns the table of the rule.
+func (a *FlowAttr) tableOf() int {
 	switch {
 	case a.Type == FlowSniffer:
 		return tableSniffer
@@ -74,9 +74,9 @@ func (a *FlowAttr) table() int {
 	return 2*int(a.Priority) + 1
 }
 
-// add puts f in force.
-func (s *steering) add(f *Flow) error {
-	if err := s.check(&f.attr); err != nil {
+// addFlow puts f in force.
+func (s *steering) addFlow(f *Flow) error {
+	if err := s.checkAttr(&f.attr); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -85,7 +85,7 @@ func (s *steering) add(f *Flow) error {
 		return ErrFlowFull
 	}
 	for _, o := range s.flows {
-		if !o.attr.equal(&f.attr) {
+		if !o.attr.equalRule(&f.attr) {
 			continue
 		}
 		if o.conflicts(&f.attr) {
@@ -94,34 +94,36 @@ func (s *steering) add(f *Flow) error {
 		f.tag = o.tag
 	}
 	if f.attr.TIR != nil {
-		if err := f.attr.TIR.use.acquire(); err != nil {
-			return errorf(StatusBadRes, "flow rule to a destroyed object")
+		if err := f.attr.TIR.use.addUser(); err != nil {
+			return statusErrorf(StatusBadRes, "flow rule to a destroyed object")
 		}
 	}
 	s.flows = append(s.flows, f)
-	s.publish()
+	s.publishSnapshot()
 	return nil
 }
 
-func (s *steering) check(a *FlowAttr) error {
+func (s *steering) checkAttr(a *FlowAttr) error {
 	switch {
 	case a.Type > FlowSniffer:
-		return errorf(StatusBadParam, "flow rule of type %d", a.Type)
+		return statusErrorf(StatusBadParam, "flow rule of type %d", a.Type)
 	case a.Priority > MaxPriority || a.Tag >= 1<<24 || a.Tag != 0 && !a.HasTag:
-		return errorf(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority, a.Tag)
+		return statusErrorf(StatusBadParam, "flow rule with priority %d, tag %#x", a.Priority,
+			a.Tag)
 	case (a.TIR == nil) != (a.Drop || a.Miss) || a.Drop && a.Miss:
-		return errorf(StatusBadParam, "flow rule needs one of a destination, to drop and to miss")
+		return statusErrorf(StatusBadParam,
+			"flow rule needs one of a destination, to drop and to miss")
 	case a.Miss && (a.Type != FlowNormal || a.DontTrap || !s.nic.caps.MultiPathFlows):
-		return errorf(StatusBadParam, "flow rule that leads to the netdev")
+		return statusErrorf(StatusBadParam, "flow rule that leads to the netdev")
 	case a.DontTrap && (a.Type != FlowNormal || !s.nic.caps.MultiPathFlows):
-		return errorf(StatusBadParam, "flow rule that does not trap")
+		return statusErrorf(StatusBadParam, "flow rule that does not trap")
 	}
-	return a.Match.check()
+	return a.Match.checkMatch()
 }
 
-// equal reports whether two rules are one entry of a table.
-func (a *FlowAttr) equal(b *FlowAttr) bool {
-	return a.table() == b.table() && a.Type == b.Type && a.Match == b.Match
+// equalRule reports whether two rules are one entry of a table.
+func (a *FlowAttr) equalRule(b *FlowAttr) bool {
+	return a.tableOf() == b.tableOf() && a.Type == b.Type && a.Match == b.Match
 }
 
 // conflicts reports whether a rule cannot join the entry that f is in, which has one
@@ -130,45 +132,45 @@ func (f *Flow) conflicts(newcomer *FlowAttr) bool {
 	return newcomer.HasTag && newcomer.Tag != f.tag || newcomer.Drop != f.attr.Drop
 }
 
-// remove removes f from the rules in force.
-func (s *steering) remove(f *Flow) error {
+// removeFlow removes f from the rules in force.
+func (s *steering) removeFlow(f *Flow) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.Index(s.flows, f)
 	if i < 0 {
-		return errorf(StatusBadRes, "destroy flow rule")
+		return statusErrorf(StatusBadRes, "destroy flow rule")
 	}
 	s.flows = slices.Delete(s.flows, i, i+1)
-	s.publish()
+	s.publishSnapshot()
 	if f.attr.TIR != nil {
-		f.attr.TIR.use.release()
+		f.attr.TIR.use.dropUser()
 	}
 	return nil
 }
 
-// publish builds the snapshot of the rules in force. Called with the lock held.
-func (s *steering) publish() {
+// publishSnapshot builds the snapshot of the rules in force. Called with the lock held.
+func (s *steering) publishSnapshot() {
 	t := &tables{}
 	for _, f := range s.flows {
 		a := &f.attr
 		if mac, ok := a.Match.exactDst(); ok && !slices.Contains(t.macs, mac) {
 			t.macs = append(t.macs, mac)
 		}
-		switch order := a.table(); {
+		switch order := a.tableOf(); {
 		case order < tableNetdev:
 			t.before = addRule(t.before, f, a.Match)
 		case order == tableSniffer:
 			t.sniff = addRule(t.sniff, f, Match{})
 		default:
-			t.after = addRule(t.after, f, a.leftover())
+			t.after = addRule(t.after, f, a.defaultMatch())
 		}
 	}
 	slices.Sort(t.macs)
 	s.now.Store(t)
 }
 
-// leftover returns the match of a default rule.
-func (a *FlowAttr) leftover() Match {
+// defaultMatch returns the match of a default rule.
+func (a *FlowAttr) defaultMatch() Match {
 	var m Match
 	if a.Type == FlowMulticastDefault {
 		m.SetDstMAC([6]byte{1}, [6]byte{1})
@@ -180,10 +182,10 @@ func (a *FlowAttr) leftover() Match {
 // mask, else at the end.
 func addRule(ts []table, f *Flow, m Match) []table {
 	a := &f.attr
-	i, found := slices.BinarySearchFunc(ts, a.table(),
+	i, found := slices.BinarySearchFunc(ts, a.tableOf(),
 		func(t table, order int) int { return cmp.Compare(t.order, order) })
 	if !found {
-		ts = slices.Insert(ts, i, table{order: a.table()})
+		ts = slices.Insert(ts, i, table{order: a.tableOf()})
 	}
 	t := &ts[i]
 	at := len(t.entries)
@@ -194,7 +196,7 @@ func addRule(ts []table, f *Flow, m Match) []table {
 				e.tirs = append(e.tirs, a.TIR)
 			}
 			e.miss = e.miss || a.Miss
-			e.count(a.Count)
+			e.countInto(a.Count)
 			return ts
 		}
 		if e.match.Mask == m.Mask {
@@ -205,20 +207,20 @@ func addRule(ts []table, f *Flow, m Match) []table {
 	if a.TIR != nil {
 		e.tirs = []*TIR{a.TIR}
 	}
-	e.count(a.Count)
+	e.countInto(a.Count)
 	t.entries = slices.Insert(t.entries, at, e)
 	return ts
 }
 
-// count makes the entry also count into c.
-func (e *entry) count(c *FlowCount) {
+// countInto makes the entry also count into c.
+func (e *entry) countInto(c *FlowCount) {
 	if c != nil && !slices.Contains(e.counts, c) {
 		e.counts = append(e.counts, c)
 	}
 }
 
-// find returns the table's first entry that matches the frame.
-func (t *table) find(k *MatchKey) *entry {
+// firstMatch returns the table's first entry that matches the frame.
+func (t *table) firstMatch(k *MatchKey) *entry {
 	for i := range t.entries {
 		if e := &t.entries[i]; e.match.Takes(k) {
 			return e
@@ -227,8 +229,8 @@ func (t *table) find(k *MatchKey) *entry {
 	return nil
 }
 
-// local reports whether a rule requires that unicast destination.
-func (t *tables) local(mac uint64) bool {
+// requiresMAC reports whether a rule requires that unicast destination.
+func (t *tables) requiresMAC(mac uint64) bool {
 	_, ok := slices.BinarySearch(t.macs, mac)
 	return ok
 }

@@ -336,7 +336,7 @@ func TestClassifier(t *testing.T) {
 	w := newWorld(t, Config{})
 	a, b := w.sink(1), w.sink(2)
 	w.nic.SetClassifier(func(k *MatchKey, out []Destination) []Destination {
-		if fieldDstMAC.get(k) == macBits(macThird[:]) {
+		if fieldDstMAC.getField(k) == macBits(macThird[:]) {
 			return out
 		}
 		return append(out, Destination{TIR: a.tir, Tag: 1}, Destination{TIR: b.tir, Tag: 2})

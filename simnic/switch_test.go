@@ -77,8 +77,8 @@ func TestSelfLoopbackOfTIR(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := frameOrigin{owner: ownerSlice, domain: true, td: 1}
-	if w.nic.blocked(o, &a, multicast) || w.nic.blocked(o, &a, broadcast) ||
-		!w.nic.blocked(o, &a, unicast) {
+	if w.nic.blocksLoopback(o, &a, multicast) || w.nic.blocksLoopback(o, &a, broadcast) ||
+		!w.nic.blocksLoopback(o, &a, unicast) {
 		t.Error("multicast loopback allowed by the TIR")
 	}
 }
@@ -103,7 +103,7 @@ func TestLoopbackOff(t *testing.T) {
 			other := w.sink(2)
 			w.flow(FlowAttr{Match: dstMatch(macTwo, macExact), TIR: other.tir})
 			w.flow(FlowAttr{Match: dstMatch(macGroup, macGroup), TIR: other.tir, DontTrap: true})
-			w.nic.forward(frameOrigin{owner: ownerSlice, domain: true, td: 1},
+			w.nic.forwardFrames(frameOrigin{owner: ownerSlice, domain: true, td: 1},
 				[]frame.Frame{{Data: to(tc.dst, macThird)}}, false)
 			n, _ := other.got()
 			if wire, netdev := len(w.wire.drain()), len(w.netdev.drain()); wire != tc.wire ||
@@ -125,7 +125,7 @@ func TestLocalMACs(t *testing.T) {
 	})
 	o := frameOrigin{owner: ownerSlice, domain: true, td: 1}
 	for i, want := range []struct{ wire, inside int }{{1, 0}, {0, 1}} {
-		w.nic.forward(o, []frame.Frame{{Data: to(macTwo, macThird)}}, false)
+		w.nic.forwardFrames(o, []frame.Frame{{Data: to(macTwo, macThird)}}, false)
 		n, _ := s.got()
 		if wire := len(w.wire.drain()); wire != want.wire || n != want.inside {
 			t.Errorf("%d: %d to the wire, %d inside, want %+v", i, wire, n, want)

@@ -25,14 +25,14 @@ const (
 	RealTime      TimestampFormat = 2 // NIC.RealTime
 )
 
-// passed returns the time since the start.
-func (n *NIC) passed() time.Duration { return n.clock.Since(n.start) }
+// sinceStart returns the time since the start.
+func (n *NIC) sinceStart() time.Duration { return n.clock.Since(n.start) }
 
 // Now returns the free-running counter that stamps completions, in ticks of
 // Caps.FrequencyKHz.
-func (n *NIC) Now() uint64 { return n.ticks(n.passed()) }
+func (n *NIC) Now() uint64 { return n.ticksOf(n.sinceStart()) }
 
-func (n *NIC) ticks(passed time.Duration) uint64 {
+func (n *NIC) ticksOf(passed time.Duration) uint64 {
 	ns, khz := uint64(passed), uint64(n.caps.FrequencyKHz)
 	if khz == 1000000 {
 		return ns
@@ -42,19 +42,19 @@ func (n *NIC) ticks(passed time.Duration) uint64 {
 
 // RealTime is wall time by Config.Clock: seconds since 1970 in the upper half, nanoseconds in the
 // lower.
-func (n *NIC) RealTime() uint64 { return n.realTime(n.passed()) }
+func (n *NIC) RealTime() uint64 { return n.realTime(n.sinceStart()) }
 
 func (n *NIC) realTime(passed time.Duration) uint64 {
 	t := n.start.Add(passed)
 	return uint64(t.Unix())<<32 | uint64(t.Nanosecond())
 }
 
-// stamp returns a time after the start in a format.
-func (n *NIC) stamp(f TimestampFormat, passed time.Duration) uint64 {
+// stampAt returns a time after the start in a format.
+func (n *NIC) stampAt(f TimestampFormat, passed time.Duration) uint64 {
 	if f == RealTime || f == DefaultStamps && n.caps.Timestamps == StampsRealTime {
 		return n.realTime(passed)
 	}
-	return n.ticks(passed)
+	return n.ticksOf(passed)
 }
 
 // checkStamps refuses formats that the device lacks. The field is reserved on a device with the
@@ -63,7 +63,8 @@ func (n *NIC) checkStamps(f TimestampFormat) error {
 	have := n.caps.Timestamps
 	if f > RealTime || f == FreeRunning && have == StampsRealTime ||
 		f != FreeRunning && have == StampsFreeRunning {
-		return errorf(StatusBadParam, "time stamps of format %d on a device that has %d", f, have)
+		return statusErrorf(StatusBadParam, "time stamps of format %d on a device that has %d", f,
+			have)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func (n *NIC) CreateRQT(a RQTAttr) (*RQT, error) {
 	if err := t.Modify(a.RQs); err != nil {
 		return nil, err
 	}
-	t.number = n.numbers.add(t, 20)
+	t.number = n.numbers.addObject(t, 20)
 	return t, nil
 }
 
@@ -36,35 +36,36 @@ func (t *RQT) Number() uint32 { return t.number }
 // another change of the same table.
 func (t *RQT) Modify(rqs []*RQ) error {
 	if len(rqs) == 0 || len(rqs)&(len(rqs)-1) != 0 || len(rqs) > 1<<t.nic.caps.LogMaxRQT {
-		return errorf(StatusBadParam,
+		return statusErrorf(StatusBadParam,
 			"indirection table of %d entries (a power of two, at most 2^%d)",
 			len(rqs), t.nic.caps.LogMaxRQT)
 	}
 	for i, rq := range rqs {
-		if err := rq.use.acquire(); err != nil {
+		if err := rq.use.addUser(); err != nil {
 			for _, taken := range rqs[:i] {
-				taken.use.release()
+				taken.use.dropUser()
 			}
-			return errorf(StatusBadRes, "entry %d of an indirection table: receive queue %#x", i,
+			return statusErrorf(StatusBadRes, "entry %d of an indirection table: receive queue %#x",
+				i,
 				rq.number)
 		}
 	}
 	next := append([]*RQ(nil), rqs...)
 	for _, old := range *t.rqs.Swap(&next) {
-		old.use.release()
+		old.use.dropUser()
 	}
 	return nil
 }
 
 // Destroy removes the table. StatusResBusy while a TIR uses it.
 func (t *RQT) Destroy() error {
-	if err := t.use.retire(); err != nil {
-		return errorf(StatusOf(err), "destroy indirection table %#x", t.number)
+	if err := t.use.retireObject(); err != nil {
+		return statusErrorf(StatusOf(err), "destroy indirection table %#x", t.number)
 	}
 	for _, rq := range *t.rqs.Swap(&[]*RQ{}) {
-		rq.use.release()
+		rq.use.dropUser()
 	}
-	t.nic.numbers.remove(t.number)
+	t.nic.numbers.removeNumber(t.number)
 	return nil
 }
 
@@ -135,41 +136,42 @@ func (n *NIC) CreateTIR(a TIRAttr) (*TIR, error) {
 		return nil, err
 	}
 	t := &TIR{nic: n}
-	if err := t.check(a); err != nil {
+	if err := t.checkAttr(a); err != nil {
 		return nil, err
 	}
-	use := a.target()
-	if err := use.acquire(); err != nil {
-		return nil, errorf(StatusBadRes, "transport receive object of a destroyed queue")
+	use := a.targetRefs()
+	if err := use.addUser(); err != nil {
+		return nil, statusErrorf(StatusBadRes, "transport receive object of a destroyed queue")
 	}
-	t.set(a)
-	t.number = n.numbers.add(t, 20)
+	t.setAttr(a)
+	t.number = n.numbers.addObject(t, 20)
 	return t, nil
 }
 
-func (t *TIR) check(a TIRAttr) error {
+func (t *TIR) checkAttr(a TIRAttr) error {
 	if (a.RQ == nil) == (a.Table == nil) {
-		return errorf(StatusBadParam, "transport receive object needs a receive queue or a table")
+		return statusErrorf(StatusBadParam,
+			"transport receive object needs a receive queue or a table")
 	}
 	if a.Hash > HashToeplitz {
-		return errorf(StatusBadParam, "hash function %d", a.Hash)
+		return statusErrorf(StatusBadParam, "hash function %d", a.Hash)
 	}
 	if (a.LRO.IPv4 || a.LRO.IPv6) && !t.nic.caps.LRO {
-		return errorf(StatusBadParam, "LRO the device lacks")
+		return statusErrorf(StatusBadParam, "LRO the device lacks")
 	}
 	return nil
 }
 
-func (a *TIRAttr) target() *refCount {
+func (a *TIRAttr) targetRefs() *refCount {
 	if a.RQ != nil {
 		return &a.RQ.use
 	}
 	return &a.Table.use
 }
 
-func (t *TIR) set(a TIRAttr) {
+func (t *TIR) setAttr(a TIRAttr) {
 	if a.Hash == HashToeplitz {
-		t.hash.Store(t.nic.toeplitz(a.Key))
+		t.hash.Store(t.nic.hashTable(a.Key))
 	}
 	t.attr.Store(&a)
 }
@@ -187,25 +189,26 @@ func (t *TIR) Modify(a TIRAttr) error {
 	if a.RQ = old.RQ; a.Table == nil {
 		a.Table = old.Table
 	}
-	if err := t.check(a); err != nil {
+	if err := t.checkAttr(a); err != nil {
 		return err
 	}
 	if a.Table != old.Table {
-		if err := a.target().acquire(); err != nil {
-			return errorf(StatusOf(err), "indirection table %#x is destroyed", a.Table.Number())
+		if err := a.targetRefs().addUser(); err != nil {
+			return statusErrorf(StatusOf(err), "indirection table %#x is destroyed",
+				a.Table.Number())
 		}
-		defer old.target().release()
+		defer old.targetRefs().dropUser()
 	}
-	t.set(a)
+	t.setAttr(a)
 	return nil
 }
 
 // Destroy removes the object. StatusResBusy while a flow rule uses it.
 func (t *TIR) Destroy() error {
-	if err := t.use.retire(); err != nil {
-		return errorf(StatusOf(err), "destroy transport receive object %#x", t.number)
+	if err := t.use.retireObject(); err != nil {
+		return statusErrorf(StatusOf(err), "destroy transport receive object %#x", t.number)
 	}
-	t.attr.Load().target().release()
-	t.nic.numbers.remove(t.number)
+	t.attr.Load().targetRefs().dropUser()
+	t.nic.numbers.removeNumber(t.number)
 	return nil
 }

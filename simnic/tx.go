@@ -49,14 +49,14 @@ func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64) uint16) {
 		sq.loseDoorbell(v, check)
 		return
 	}
-	sq.nic.counters.add(ctrDoorbells, 1)
+	sq.nic.counters.addTo(ctrDoorbells, 1)
 	if sq.takeDoorbell(v, check) {
 		return
 	}
 	sq.mu.Lock()
 	defer sq.mu.Unlock()
-	if sq.run() {
-		sq.delegate()
+	if sq.runPosted() {
+		sq.startSender()
 	}
 }
 
@@ -64,7 +64,7 @@ func (sq *SQ) onDoorbell(v uint64, check func(*SQ, uint64) uint16) {
 // register value must be that of the last WQE posted: a convention of all drivers. The doorbell
 // announces the producer index of the record.
 func (sq *SQ) checkDoorbell(v uint64) (announced uint16) {
-	pi := sq.record()
+	pi := sq.postedRecord()
 	index, ds := uint16(v>>40), int(v&0x3f)
 	if sqn := uint32(v) >> 8; sqn != sq.number {
 		sq.violation("doorbell %#016x names queue %#x", v, sqn)
@@ -79,64 +79,65 @@ func (sq *SQ) checkDoorbell(v uint64) (announced uint16) {
 	return pi
 }
 
-// record returns the number of basic blocks that the driver has posted, from the doorbell record.
-func (sq *SQ) record() uint16 { return uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend)) }
+// postedRecord returns the number of basic blocks that the driver has posted, from the doorbell
+// record.
+func (sq *SQ) postedRecord() uint16 { return uint16(sq.attr.Record.LoadBE32(mlx5.RecordSend)) }
 
 // checkRung compares a doorbell with the WQE it is a copy of.
 func (sq *SQ) checkRung(v uint64, index uint16) {
 	var ring [8]byte
-	sq.attr.Ring.Gather(sq.slot(index), ring[:])
+	sq.attr.Ring.Gather(sq.ringOffset(index), ring[:])
 	if got := binary.BigEndian.Uint64(ring[:]); got != v {
 		sq.violation("doorbell %#016x: the ring has %#016x at %#x", v, got, index)
 	}
 }
 
 func (sq *SQ) violation(format string, args ...any) {
-	sq.nic.strict.add("send queue %#x: "+format, append([]any{sq.number}, args...)...)
+	sq.nic.strict.addViolation("send queue %#x: "+format, append([]any{sq.number}, args...)...)
 }
 
-// slot returns the offset in the ring of the basic block with that index.
-func (sq *SQ) slot(index uint16) uint64 {
+// ringOffset returns the offset in the ring of the basic block with that index.
+func (sq *SQ) ringOffset(index uint16) uint64 {
 	return uint64(index) & (1<<sq.attr.LogSize - 1) * mlx5.BB
 }
 
-// run executes the WQEs that doorbells have announced, or in the error state flushes those posted
-// according to the record. It stops when a frame had to wait, and reports that. Called with the
-// lock held.
-func (sq *SQ) run() (waited bool) {
+// runPosted executes the WQEs that doorbells have announced, or in the error state flushes those
+// posted according to the record. It stops when a frame had to wait, and reports that. Called with
+// the lock held.
+func (sq *SQ) runPosted() (waited bool) {
 	if sq.state == StateReset || sq.stopped || sq.nic.fatal.Load() || sq.nic.closed.Load() ||
-		sq.held() {
+		sq.isHeld() {
 		return false
 	}
-	pi := sq.record()
+	pi := sq.postedRecord()
 	if posted := pi - sq.hwCI; int(posted) > 1<<sq.attr.LogSize {
 		sq.violation("%d basic blocks posted in a ring of %d", posted, 1<<sq.attr.LogSize)
-		sq.stop()
+		sq.stopSilently()
 		return false
 	}
 	if sq.state == StateReady {
 		pi = sq.announced()
 	}
-	sq.prepare()
+	sq.prepareBurst()
 	if sq.waited.Load() { // of the run before
 		sq.waited.Store(false)
 	}
 	for sq.hwCI != pi && !sq.stopped && !sq.waited.Load() {
-		sq.step(pi - sq.hwCI)
+		sq.stepWQE(pi - sq.hwCI)
 	}
 	sq.handOn()
 	return sq.waited.Load()
 }
 
-// held reports whether a fault stops the queue. In error the queue flushes anyway. A queue that
+// isHeld reports whether a fault stops the queue. In error the queue flushes anyway. A queue that
 // sends no frames never waits for the wire.
-func (sq *SQ) held() bool {
+func (sq *SQ) isHeld() bool {
 	h := sq.nic.hooks.Load()
 	return h != nil && h.Hold != nil && sq.state == StateReady && sq.attr.TD != 0 && h.Hold(sq)
 }
 
-// prepare prepares the burst; the first call allocates it.
-func (sq *SQ) prepare() {
+// prepareBurst prepares the burst; the first call allocates it.
+func (sq *SQ) prepareBurst() {
 	if sq.burst == nil {
 		sq.burst = &burst{
 			arena:  make([]byte, arenaSize),
@@ -144,36 +145,36 @@ func (sq *SQ) prepare() {
 			done:   make([]completion, 0, maxBurst),
 		}
 	}
-	sq.burst.now = sq.nic.stamp(sq.attr.Timestamps, sq.nic.passed())
+	sq.burst.now = sq.nic.stampAt(sq.attr.Timestamps, sq.nic.sinceStart())
 }
 
-// step takes the WQE at hwCI, of which at most avail blocks are posted.
-func (sq *SQ) step(avail uint16) {
+// stepWQE takes the WQE at hwCI, of which at most avail blocks are posted.
+func (sq *SQ) stepWQE(avail uint16) {
 	w := &sq.burst.wqe
-	f := sq.fetch(w, avail)
+	f := sq.fetchWQE(w, avail)
 	if sq.state == StateError {
-		sq.flush(w)
+		sq.flushWQE(w)
 		return
 	}
 	if f.syndrome == 0 {
-		f = sq.inject(w)
+		f = sq.injectFault(w)
 	}
 	if f.syndrome == 0 {
-		f = sq.execute(w)
+		f = sq.executeWQE(w)
 	}
 	sq.burst.wqes++
 	if f.syndrome != 0 {
-		sq.fail(w, f)
+		sq.failWQE(w, f)
 		return
 	}
 	if w.ce >= 2 {
-		sq.complete(completion{op: w.op, index: sq.hwCI, se: w.se})
+		sq.queueCompletion(completion{op: w.op, index: sq.hwCI, se: w.se})
 	}
 	sq.hwCI += w.blocks
 }
 
-// inject reports whether a fault makes this WQE fail.
-func (sq *SQ) inject(w *wqe) fault {
+// injectFault reports whether a fault makes this WQE fail.
+func (sq *SQ) injectFault(w *wqe) fault {
 	if h := sq.nic.hooks.Load(); h != nil && h.SendWQE != nil {
 		syndrome, vendor := h.SendWQE(sq, w.index)
 		return fault{mlx5.Syndrome(syndrome), vendor, 0}
@@ -181,12 +182,12 @@ func (sq *SQ) inject(w *wqe) fault {
 	return fault{}
 }
 
-// fetch copies the WQE at hwCI and checks its control segment.
-func (sq *SQ) fetch(w *wqe, avail uint16) fault {
+// fetchWQE copies the WQE at hwCI and checks its control segment.
+func (sq *SQ) fetchWQE(w *wqe, avail uint16) fault {
 	buf := sq.burst.raw[:]
-	at := sq.slot(sq.hwCI)
+	at := sq.ringOffset(sq.hwCI)
 	sq.attr.Ring.Gather(at, buf[:mlx5.BB])
-	w.decode(buf)
+	w.decodeControl(buf)
 	w.raw = buf[:min(max(w.ds, 1)*mlx5.DSSize, len(buf))]
 	over := w.blocks > avail || w.ds*mlx5.DSSize > sq.nic.caps.MaxSendWQE
 	if over {
@@ -199,7 +200,7 @@ func (sq *SQ) fetch(w *wqe, avail uint16) fault {
 	case w.sqn != sq.number:
 		sq.violation("WQE %#x names queue %#x", sq.hwCI, w.sqn)
 		return faultFormat
-	case !sq.knows(w):
+	case !sq.knowsOpcode(w):
 		return faultOpcode
 	case w.ds < 1 || w.op != mlx5.OpNOP && w.ds < 3, over:
 		return faultSize
@@ -215,12 +216,12 @@ func (sq *SQ) fetch(w *wqe, avail uint16) fault {
 func (sq *SQ) fetchRest(w *wqe) {
 	for b := uint16(1); b < w.blocks; b++ {
 		at := int(b) * mlx5.BB
-		sq.attr.Ring.Gather(sq.slot(sq.hwCI+b), sq.burst.raw[at:at+mlx5.BB])
+		sq.attr.Ring.Gather(sq.ringOffset(sq.hwCI+b), sq.burst.raw[at:at+mlx5.BB])
 	}
 }
 
-// knows reports whether a raw Ethernet queue supports the operation.
-func (sq *SQ) knows(w *wqe) bool {
+// knowsOpcode reports whether a raw Ethernet queue supports the operation.
+func (sq *SQ) knowsOpcode(w *wqe) bool {
 	switch w.op {
 	case mlx5.OpNOP, mlx5.OpSend, mlx5.OpEnhancedMPW:
 		return true
@@ -232,8 +233,8 @@ func (sq *SQ) knows(w *wqe) bool {
 	return false
 }
 
-// complete queues a completion, in order with the frames before it.
-func (sq *SQ) complete(c completion) {
+// queueCompletion queues a completion, in order with the frames before it.
+func (sq *SQ) queueCompletion(c completion) {
 	if len(sq.burst.done) == maxBurst {
 		sq.handOn()
 	}
@@ -244,10 +245,10 @@ func (sq *SQ) complete(c completion) {
 // a completed frame has left.
 func (sq *SQ) handOn() {
 	b := sq.burst
-	b.mem.release()
-	b.count(&sq.nic.counters)
+	b.mem.releaseKey()
+	b.addCounts(&sq.nic.counters)
 	if len(b.frames) > 0 {
-		sq.nic.forward(sq.frameOrigin(), b.frames, true)
+		sq.nic.forwardFrames(sq.frameOrigin(), b.frames, true)
 	}
 	b.frames, b.used = b.frames[:0], 0
 	for _, c := range b.done {
@@ -259,16 +260,16 @@ func (sq *SQ) handOn() {
 	b.done = b.done[:0]
 }
 
-// count adds the executed WQEs to the NIC's counters.
-func (b *burst) count(c *counters) {
+// addCounts adds the executed WQEs to the NIC's counters.
+func (b *burst) addCounts(c *counters) {
 	if b.wqes > 0 {
-		c.add(ctrSendWQEs, b.wqes)
+		c.addTo(ctrSendWQEs, b.wqes)
 	}
 	if b.lso > 0 {
-		c.add(ctrLSOWQEs, b.lso)
+		c.addTo(ctrLSOWQEs, b.lso)
 	}
 	if b.checksums > 0 {
-		c.add(ctrChecksumWQEs, b.checksums)
+		c.addTo(ctrChecksumWQEs, b.checksums)
 	}
 	b.wqes, b.lso, b.checksums = 0, 0, 0
 }
@@ -283,7 +284,7 @@ func (sq *SQ) writeCompletion(c completion) bool {
 			SQN: sq.number, Counter: c.index,
 			OpOwn: mlx5.OpOwn(mlx5.CQEReq, 0, c.se, 0)}
 		cqe.Put(e[:])
-		return sq.attr.CQ.put(&e)
+		return sq.attr.CQ.putCompletion(&e)
 	}
 	cqe := mlx5.ErrorCQE{UIdx: sq.attr.UserIndex, HWSyndrome: c.failed.hw, Vendor: c.failed.vendor,
 		Syndrome: c.failed.syndrome,
@@ -291,5 +292,5 @@ func (sq *SQ) writeCompletion(c completion) bool {
 		OpOwn: mlx5.OpOwn(mlx5.CQEReqErr, 0, 1, 0)}
 	cqe.Put(e[:])
 	sq.nic.countError(c.failed, ctrReqErrors, ctrReqFlushed)
-	return sq.attr.CQ.put(&e)
+	return sq.attr.CQ.putCompletion(&e)
 }

@@ -1,26 +1,26 @@
 package simnic
 
-// fail completes a WQE with an error, even if it requested no completion, and puts the queue in
+// failWQE completes a WQE with an error, even if it requested no completion, and puts the queue in
 // error: all later WQEs are flushed.
-func (sq *SQ) fail(w *wqe, f fault) {
-	sq.complete(completion{op: w.op, index: sq.hwCI, failed: f})
+func (sq *SQ) failWQE(w *wqe, f fault) {
+	sq.queueCompletion(completion{op: w.op, index: sq.hwCI, failed: f})
 	sq.state, sq.failed = StateError, true
 	sq.hwCI += w.blocks
 }
 
-// flush completes a WQE unexecuted. A WQE that requests a completion only for the first error of
+// flushWQE completes a WQE unexecuted. A WQE that requests a completion only for the first error of
 // the queue gets none after that error.
-func (sq *SQ) flush(w *wqe) {
+func (sq *SQ) flushWQE(w *wqe) {
 	if !sq.failed || w.ce != 1 {
-		sq.complete(completion{op: w.op, index: sq.hwCI, failed: faultFlush})
+		sq.queueCompletion(completion{op: w.op, index: sq.hwCI, failed: faultFlush})
 	}
 	sq.failed = true
 	sq.hwCI += w.blocks
 }
 
-// stop puts the queue in error without a completion; only a reset ends that state. Raises the
-// queue's fatal event.
-func (sq *SQ) stop() {
+// stopSilently puts the queue in error without a completion; only a reset ends that state. Raises
+// the queue's fatal event.
+func (sq *SQ) stopSilently() {
 	sq.state, sq.stopped = StateError, true
 	if sq.attr.Events != nil {
 		sq.attr.Events(Event{Type: EventSQFatal, SQ: sq})
@@ -32,6 +32,6 @@ func (sq *SQ) cqFailed() {
 	sq.mu.Lock()
 	defer sq.mu.Unlock()
 	if sq.state != StateReset {
-		sq.stop()
+		sq.stopSilently()
 	}
 }

@@ -29,7 +29,8 @@ func (n *NIC) uarWrite(uar uint32, off int, v uint64,
 	case off == mlx5.UARArm:
 		cq, ok := n.CQ(uint32(v) & 0xffffff)
 		if !ok || cq.attr.UAR != uar {
-			n.strict.add("arm request %#016x on UAR page %d names no completion queue of it", v,
+			n.strict.addViolation(
+				"arm request %#016x on UAR page %d names no completion queue of it", v,
 				uar)
 			return
 		}
@@ -37,7 +38,8 @@ func (n *NIC) uarWrite(uar uint32, off int, v uint64,
 	case off >= uarSend && off%uarHalf == 0:
 		sq, ok := n.SQ(uint32(v) >> 8)
 		if !ok || sq.attr.UAR != uar {
-			n.strict.add("doorbell %#016x on UAR page %d names no send queue of it", v, uar)
+			n.strict.addViolation("doorbell %#016x on UAR page %d names no send queue of it", v,
+				uar)
 			return
 		}
 		doorbell(sq, v)
@@ -53,7 +55,7 @@ func (n *NIC) UARWriteLate(uar uint32, off int, v uint64) {
 		n.armLate(uar, v)
 		return
 	}
-	n.uarWrite(uar, off, v, (*SQ).doorbellLate, (*CQ).armed)
+	n.uarWrite(uar, off, v, (*SQ).doorbellLate, (*CQ).recordArming)
 }
 
 // armLate passes on an arm request. A request for a destroyed queue is legal: a driver may arm a
@@ -61,10 +63,10 @@ func (n *NIC) UARWriteLate(uar uint32, off int, v uint64) {
 func (n *NIC) armLate(uar uint32, v uint64) {
 	cq, ok := n.CQ(uint32(v) & 0xffffff)
 	if !ok || cq.attr.UAR != uar {
-		n.counters.add(ctrStaleArms, 1)
+		n.counters.addTo(ctrStaleArms, 1)
 		return
 	}
-	cq.armed(uint32(v >> 32))
+	cq.recordArming(uint32(v >> 32))
 }
 
 func (sq *SQ) doorbellLate(v uint64) { sq.onDoorbell(v, (*SQ).checkLateDoorbell) }
@@ -74,7 +76,7 @@ func (sq *SQ) doorbellLate(v uint64) { sq.onDoorbell(v, (*SQ).checkLateDoorbell)
 // nothing. WQEs posted and not announced fit into the ring, of up to 2^15 blocks, so that indices
 // of 16 bits tell the two apart.
 func (sq *SQ) checkLateDoorbell(v uint64) (announced uint16) {
-	pi := sq.record()
+	pi := sq.postedRecord()
 	if sqn := uint32(v) >> 8; sqn != sq.number {
 		sq.violation("doorbell %#016x names queue %#x", v, sqn)
 		return pi
@@ -100,14 +102,15 @@ func (sq *SQ) checkLateDoorbell(v uint64) (announced uint16) {
 // UARCopy returns. Hardware may use either the copy or the ring, so they must be equal.
 func (n *NIC) UARCopy(uar uint32, off int, b []byte, combined bool) {
 	if off < uarSend || off%uarHalf != 0 || len(b) == 0 || len(b) > uarHalf || len(b)%mlx5.BB != 0 {
-		n.strict.add("copy of %d bytes to offset %#x of UAR page %d", len(b), off, uar)
+		n.strict.addViolation("copy of %d bytes to offset %#x of UAR page %d", len(b), off, uar)
 		return
 	}
 	if !combined {
-		n.strict.add("copy of %d bytes to UAR page %d, which is mapped uncached", len(b), uar)
+		n.strict.addViolation("copy of %d bytes to UAR page %d, which is mapped uncached", len(b),
+			uar)
 	}
 	n.uarWrite(uar, off, binary.BigEndian.Uint64(b), func(sq *SQ, v uint64) {
-		n.counters.add(ctrBlueFlames, 1)
+		n.counters.addTo(ctrBlueFlames, 1)
 		sq.onDoorbell(v, func(sq *SQ, v uint64) uint16 {
 			announced := sq.checkDoorbell(v)
 			sq.checkCopy(uint16(v>>40), int(v&0x3f), off, b)
@@ -121,7 +124,7 @@ func (n *NIC) UARCopy(uar uint32, off int, b []byte, combined bool) {
 func (sq *SQ) checkCopy(index uint16, ds, off int, b []byte) {
 	var ring [uarHalf]byte
 	size := min(ds*mlx5.DSSize, len(b))
-	whole := sq.attr.Ring.Gather(sq.slot(index), ring[:min(size, sq.toEnd(index))])
+	whole := sq.attr.Ring.Gather(sq.ringOffset(index), ring[:min(size, sq.toEnd(index))])
 	half := off / uarHalf % 2
 	switch {
 	case ds*mlx5.DSSize > len(b):
@@ -140,5 +143,5 @@ func (sq *SQ) checkCopy(index uint16, ds, off int, b []byte) {
 
 // toEnd returns the bytes of the ring from block index to its end.
 func (sq *SQ) toEnd(index uint16) int {
-	return int(uint64(mlx5.BB)<<sq.attr.LogSize - sq.slot(index))
+	return int(uint64(mlx5.BB)<<sq.attr.LogSize - sq.ringOffset(index))
 }

@@ -53,8 +53,8 @@ type keyUpdate struct {
 	list    []uint64 // translations
 }
 
-// umr executes a UMR WQE.
-func (sq *SQ) umr(w *wqe) fault {
+// executeUMR executes a UMR WQE.
+func (sq *SQ) executeUMR(w *wqe) fault {
 	if len(w.raw) < umrListAt {
 		return faultSize
 	}
@@ -72,9 +72,9 @@ func (sq *SQ) umr(w *wqe) fault {
 	for ; len(list) >= 8; list = list[8:] {
 		u.list = append(u.list, binary.BigEndian.Uint64(list))
 	}
-	k := (*sq.nic.keys.keys.Load())[w.imm()]
-	sq.burst.mem.release() // it may hold this very key
-	if k == nil || !k.update(&u) {
+	k := (*sq.nic.keys.keys.Load())[w.immediate()]
+	sq.burst.mem.releaseKey() // it may hold this very key
+	if k == nil || !k.applyUMR(&u) {
 		return faultUMR
 	}
 	return fault{}
@@ -90,16 +90,16 @@ func (sq *SQ) umrList(w *wqe, flags uint8, n int) ([]byte, fault) {
 	case flags&umrInline != 0:
 		return w.raw[umrListAt : umrListAt+n], fault{}
 	}
-	s, _, f := w.segment(umrListAt)
+	s, _, f := w.dataSegmentAt(umrListAt)
 	if f.syndrome != 0 || s.inline != nil || s.n < n {
 		return nil, faultFormat
 	}
 	b := make([]byte, n)
-	return b, sq.burst.mem.read(sq, s.lkey, s.addr, b)
+	return b, sq.burst.mem.readMemory(sq, s.lkey, s.addr, b)
 }
 
-// update applies a UMR WQE to the key completely or not at all.
-func (k *MKey) update(u *keyUpdate) bool {
+// applyUMR applies a UMR WQE to the key completely or not at all.
+func (k *MKey) applyUMR(u *keyUpdate) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := &k.attr
@@ -118,7 +118,7 @@ func (k *MKey) update(u *keyUpdate) bool {
 	k.updateContext(u.mask, u.context)
 	k.translate(int(u.first), u.list, shift)
 	if key := k.key&^0xff | uint32(u.context[7]); u.mask&umrKey != 0 && key != k.key {
-		k.nic.keys.edit(func(m map[uint32]*MKey) { delete(m, k.key); m[key] = k })
+		k.nic.keys.editKeys(func(m map[uint32]*MKey) { delete(m, k.key); m[key] = k })
 		k.key = key
 	}
 	return true
@@ -162,7 +162,7 @@ func (k *MKey) translate(first int, list []uint64, shift int) {
 		m.pieces = append(m.pieces, piece{at: uint64(len(m.pieces)) << shift})
 	}
 	for i, addr := range list {
-		m.pieces[first+i].mem = x.page(addr, 1<<shift)
+		m.pieces[first+i].mem = x.translatedPage(addr, 1<<shift)
 	}
 	m.size = 0
 	if all := uint64(len(m.pieces)) << shift; all > m.skew {
@@ -170,8 +170,8 @@ func (k *MKey) translate(first int, list []uint64, shift int) {
 	}
 }
 
-// page returns the memory of a translation, nil if there is none.
-func (x *KeyTranslations) page(addr uint64, n int) *mmio.Region {
+// translatedPage returns the memory of a translation, nil if there is none.
+func (x *KeyTranslations) translatedPage(addr uint64, n int) *mmio.Region {
 	if addr == 0 {
 		return nil
 	}

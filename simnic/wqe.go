@@ -45,8 +45,8 @@ type wqe struct {
 	blocks uint16 // basic blocks, as ds says; at least 1
 }
 
-// decode reads the control segment.
-func (w *wqe) decode(b []byte) {
+// decodeControl reads the control segment.
+func (w *wqe) decodeControl(b []byte) {
 	w.opmod, w.op = b[0], mlx5.Opcode(b[3])
 	w.index = binary.BigEndian.Uint16(b[1:])
 	w.sqn = binary.BigEndian.Uint32(b[4:]) >> 8
@@ -55,7 +55,7 @@ func (w *wqe) decode(b []byte) {
 	w.blocks = max(1, uint16(mlx5.BBs(w.ds)))
 }
 
-func (w *wqe) imm() uint32 { return binary.BigEndian.Uint32(w.raw[12:]) }
+func (w *wqe) immediate() uint32 { return binary.BigEndian.Uint32(w.raw[12:]) }
 
 // eth is the Ethernet segment of a WQE that has one.
 type eth struct {
@@ -68,8 +68,8 @@ type eth struct {
 	trailer bool
 }
 
-// eth reads the Ethernet segment. If ok, the inline header is inside the WQE.
-func (w *wqe) eth() (e eth, ok bool) {
+// ethSegment reads the Ethernet segment. If ok, the inline header is inside the WQE.
+func (w *wqe) ethSegment() (e eth, ok bool) {
 	b := w.raw[mlx5.CtrlSegSize:]
 	e.csum, e.mss = b[4], int(binary.BigEndian.Uint16(b[6:]))
 	word := binary.BigEndian.Uint16(b[12:])
@@ -96,8 +96,8 @@ type dataSeg struct {
 	addr   uint64
 }
 
-// segment reads the data segment at offset at and returns the offset of the next one.
-func (w *wqe) segment(at int) (s dataSeg, next int, f fault) {
+// dataSegmentAt reads the data segment at offset at and returns the offset of the next one.
+func (w *wqe) dataSegmentAt(at int) (s dataSeg, next int, f fault) {
 	b := w.raw[at:]
 	count := binary.BigEndian.Uint32(b)
 	if count&(1<<31) != 0 {
@@ -116,10 +116,10 @@ func (w *wqe) segment(at int) (s dataSeg, next int, f fault) {
 	return s, at + mlx5.DataSegSize, f
 }
 
-// measure returns the sum of the lengths of the data segments from at on.
-func (w *wqe) measure(at int) (total int, f fault) {
+// segmentBytes returns the sum of the lengths of the data segments from at on.
+func (w *wqe) segmentBytes(at int) (total int, f fault) {
 	for at < len(w.raw) {
-		s, next, f := w.segment(at)
+		s, next, f := w.dataSegmentAt(at)
 		if f.syndrome != 0 {
 			return 0, f
 		}

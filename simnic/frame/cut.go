@@ -9,7 +9,7 @@ func Cut(f Frame, buf *[]byte, emit func(Frame)) {
 	f.MeasureHeader()
 	switch {
 	case f.GSO != GSONone && int(f.HdrLen) <= min(len(f.Data), MaxHeader):
-		f.cut(buf, emit)
+		f.emitSegments(buf, emit)
 	case f.NeedsCsum:
 		*buf = append((*buf)[:0], f.Data...)
 		f.Data, f.GSO = *buf, GSONone
@@ -20,8 +20,8 @@ func Cut(f Frame, buf *[]byte, emit func(Frame)) {
 	}
 }
 
-// cut emits the segments of an unsegmented frame.
-func (f *Frame) cut(buf *[]byte, emit func(Frame)) {
+// emitSegments emits the segments of an unsegmented frame.
+func (f *Frame) emitSegments(buf *[]byte, emit func(Frame)) {
 	var headers [MaxHeader]byte
 	template := headers[:copy(headers[:], f.Data[:f.HdrLen])]
 	payload := f.Data[f.HdrLen:]

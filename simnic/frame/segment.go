@@ -138,12 +138,12 @@ func (g *Segment) Header(dst []byte, payloadSum uint16) []byte {
 	s.setLength(b, g.Len)
 	h := &s.Headers
 	if h.L3 == mlx5.L3IPv4 {
-		g.identify(b[h.L3At:])
+		g.setIPv4ID(b[h.L3At:])
 	}
 	size := uint32(len(b) - h.L4At + g.Len)
 	sum := uint32(s.l4Sum) + uint32(payloadSum) + size>>16 + size&0xffff
 	if h.Proto == ProtoTCP {
-		sum += g.sequence(b[h.L4At:])
+		sum += g.setSequence(b[h.L4At:])
 	} else {
 		sum += size & 0xffff // the length in the UDP header
 	}
@@ -154,8 +154,8 @@ func (g *Segment) Header(dst []byte, payloadSum uint16) []byte {
 	return b
 }
 
-// identify writes the identification and the checksum of the IPv4 header.
-func (g *Segment) identify(ip []byte) {
+// setIPv4ID writes the identification and the checksum of the IPv4 header.
+func (g *Segment) setIPv4ID(ip []byte) {
 	s := g.s
 	id := s.id + uint16(g.first)
 	binary.BigEndian.PutUint16(ip[4:], id)
@@ -165,10 +165,10 @@ func (g *Segment) identify(ip []byte) {
 	}
 }
 
-// sequence writes sequence number and flags and returns their sum: FIN and PSH
+// setSequence writes sequence number and flags and returns their sum: FIN and PSH
 // belong to the last packet, CWR to the first (model's choice; drivers do not
 // segment packets with CWR).
-func (g *Segment) sequence(tcp []byte) (sum uint32) {
+func (g *Segment) setSequence(tcp []byte) (sum uint32) {
 	seq, flags := g.s.seq+uint32(g.At), g.s.flags
 	if g.At+g.Len < g.s.total {
 		flags &^= TCPFIN | TCPPSH

@@ -14,8 +14,8 @@ type ucontext struct {
 	records map[uint64]*recordPage // pages with doorbell records, by address
 }
 
-// release frees the context's resources.
-func (u *ucontext) release(n *node) {
+// freeResources frees the context's resources.
+func (u *ucontext) freeResources(n *node) {
 	for _, uar := range u.bfregs.uars {
 		n.nic.FreeNumber(uar)
 	}
@@ -39,11 +39,11 @@ func (c *call) tellCore() unix.Errno {
 		b  []byte
 	}{{uverbs.AttrNumCompVectors, host32(c.node.linux.cfg.Vectors)},
 		{uverbs.AttrCoreSupport, host64(support)}} {
-		out := c.out(o.id)
+		out := c.outputAttr(o.id)
 		if !out.given {
 			continue
 		}
-		if errno := c.answer(out, o.b); errno != 0 {
+		if errno := c.answerStruct(out, o.b); errno != 0 {
 			return errno
 		}
 	}
@@ -53,20 +53,20 @@ func (c *call) tellCore() unix.Errno {
 // getContextWrite returns the write command, whose reply contains the asynchronous event
 // descriptor.
 func getContextWrite(c *call) unix.Errno {
-	if errno := c.request(&uverbs.GetContextReq{}); errno != 0 {
+	if errno := c.readRequest(&uverbs.GetContextReq{}); errno != 0 {
 		return errno
 	}
 	async, errno := c.node.newEventFile("asynchronous events")
 	if errno != 0 {
 		return errno
 	}
-	errno = c.respond(uverbs.GetContextResp{AsyncFD: uint32(async.fd),
+	errno = c.writeReply(uverbs.GetContextResp{AsyncFD: uint32(async.fd),
 		NumCompVectors: c.node.linux.cfg.Vectors})
 	if errno == 0 {
 		errno = c.openContext()
 	}
 	if errno != 0 {
-		async.discard()
+		async.closeBothEnds()
 		return errno
 	}
 	c.node.events.addAsync(async)
@@ -76,7 +76,7 @@ func getContextWrite(c *call) unix.Errno {
 // openContext creates the context (ib_init_ucontext, mlx5_ib_alloc_ucontext).
 func (c *call) openContext() unix.Errno {
 	n := c.node
-	if errno := n.alive(); errno != 0 {
+	if errno := n.checkAlive(); errno != 0 {
 		return errno
 	}
 	if n.ctx != nil {
@@ -90,23 +90,23 @@ func (c *call) openContext() unix.Errno {
 	if errno != 0 {
 		return errno
 	}
-	if errno := u.bfregs.init(n, req); errno != 0 {
+	if errno := u.bfregs.allocRequested(n, req); errno != 0 {
 		return errno
 	}
 	u.td = n.nic.AllocNumber(u, 24)
 	n.nic.UseLoopback(1, 0)
 	u.version = min(req.MaxCQEVersion, 1)
-	u.resp = n.describe(u)
+	u.resp = n.contextReply(u)
 	b := make([]byte, uverbs.SizeOf(u.resp))
 	room := min(len(b), c.uhw.out.n)
 	u.resp.ResponseLength = uint32(room)
 	uverbs.PutStruct(b, u.resp)
-	if errno := c.uhw.out.put(b[:room]); errno != 0 {
-		u.release(n)
+	if errno := c.uhw.out.putAll(b[:room]); errno != 0 {
+		u.freeResources(n)
 		return errno
 	}
 	n.ctx = u
-	n.events.open(n.nic)
+	n.events.subscribeAll(n.nic)
 	return 0
 }
 
@@ -114,7 +114,7 @@ func (c *call) openContext() unix.Errno {
 // about 6.15: attribute 2 is read as an array of descriptors, all of a kind that does not exist
 // here.
 func (c *call) capabilityFDs() unix.Errno {
-	if c.node.linux.is(Linux72) && c.in(attrGetContextFDs).given {
+	if c.node.linux.isRelease(Linux72) && c.inputAttr(attrGetContextFDs).given {
 		return unix.EBADF
 	}
 	return 0
@@ -132,7 +132,7 @@ func (c *call) contextRequest() (req uverbs.Mlx5AllocUcontextReqV2, errno unix.E
 	switch {
 	case req.Flags&^uverbs.Mlx5AllocUctxDEVX != 0,
 		req.CompMask != 0 || req.Reserved0 != 0 || req.Reserved1 != 0 || req.Reserved2 != 0,
-		c.node.linux.is(Linux72) && !c.uhw.in.cleared(uverbs.SizeOf(req)):
+		c.node.linux.isRelease(Linux72) && !c.uhw.in.zeroFrom(uverbs.SizeOf(req)):
 		return req, unix.EOPNOTSUPP
 	case req.NumLowLatencyBfregs > roundUp(req.TotalNumBfregs, uverbs.BfregsPerUAR)-1:
 		return req, unix.EINVAL
@@ -142,8 +142,8 @@ func (c *call) contextRequest() (req uverbs.Mlx5AllocUcontextReqV2, errno unix.E
 	return req, 0
 }
 
-// describe fills in the reply (mlx5_ib set_ucontext_resp).
-func (n *node) describe(u *ucontext) uverbs.Mlx5AllocUcontextResp {
+// contextReply fills in the reply (mlx5_ib set_ucontext_resp).
+func (n *node) contextReply(u *ucontext) uverbs.Mlx5AllocUcontextResp {
 	caps := n.nic.Caps()
 	r := uverbs.Mlx5AllocUcontextResp{
 		QPTabSize:      1 << 18,
@@ -176,13 +176,13 @@ const updatesTags = 0x20
 
 // queryContext is UVERBS_METHOD_QUERY_CONTEXT.
 func queryContext(c *call) unix.Errno {
-	if errno := c.node.context(); errno != 0 {
+	if errno := c.node.checkContext(); errno != 0 {
 		return errno
 	}
 	if errno := c.tellCore(); errno != 0 {
 		return errno
 	}
-	return c.answer(c.out(attrQueryContextOut), c.node.ctx.resp)
+	return c.answerStruct(c.outputAttr(attrQueryContextOut), c.node.ctx.resp)
 }
 
 // allocAsyncEvents is UVERBS_METHOD_ASYNC_EVENT_ALLOC: objects created after the first call report
@@ -192,7 +192,7 @@ func allocAsyncEvents(c *call) unix.Errno {
 	if errno != 0 {
 		return errno
 	}
-	c.returns(uverbs.AttrAsyncEventFD, uint64(async.fd))
+	c.returnHandle(uverbs.AttrAsyncEventFD, uint64(async.fd))
 	c.node.events.addAsync(async)
 	return 0
 }

@@ -34,28 +34,28 @@ func countersMethods(t map[methodKey]*method) {
 func createCounters(c *call) unix.Errno {
 	o := &uobject{kind: uverbs.ObjectCounters, impl: new(counterSet),
 		release: func() error { return nil }}
-	return c.create(o, func() unix.Errno {
-		c.returns(uverbs.AttrCountersHandle, uint64(o.handle))
+	return c.finishCreate(o, func() unix.Errno {
+		c.returnHandle(uverbs.AttrCountersHandle, uint64(o.handle))
 		return 0
 	})
 }
 
 func destroyCounters(c *call) unix.Errno {
-	return c.destroys(uverbs.ObjectCounters, uint32(c.in(uverbs.AttrCountersHandle).addr))
+	return c.runDestroy(uverbs.ObjectCounters, uint32(c.inputAttr(uverbs.AttrCountersHandle).addr))
 }
 
 // readCounters fills an array of counts (UVERBS_METHOD_COUNTERS_READ in
 // uverbs_std_types_counters.c, mlx5_ib_read_counters in counters.c).
 func readCounters(c *call) unix.Errno {
-	_, s, errno := find[*counterSet](c.node, uverbs.ObjectCounters,
-		uint32(c.in(uverbs.AttrCountersHandle).addr))
+	_, s, errno := findObject[*counterSet](c.node, uverbs.ObjectCounters,
+		uint32(c.inputAttr(uverbs.AttrCountersHandle).addr))
 	if errno != 0 {
 		return errno
 	}
 	if c.node.lookupUsers(s) == 0 {
 		return unix.EINVAL
 	}
-	if flags := c.in(uverbs.AttrCountersFlags); flags.given {
+	if flags := c.inputAttr(uverbs.AttrCountersFlags); flags.given {
 		v := flags.addr
 		if flags.n == 4 {
 			v = uint64(uint32(v))
@@ -64,7 +64,7 @@ func readCounters(c *call) unix.Errno {
 			return unix.EINVAL
 		}
 	}
-	out := c.out(uverbs.AttrCountersBuffer)
+	out := c.outputAttr(uverbs.AttrCountersBuffer)
 	values := make([]byte, out.n/8*8)
 	for _, d := range s.descs {
 		at := int(d.Index) * 8
@@ -78,10 +78,10 @@ func readCounters(c *call) unix.Errno {
 		have := binary.NativeEndian.Uint64(values[at:])
 		binary.NativeEndian.PutUint64(values[at:], have+v)
 	}
-	if errno := out.put(values); errno != 0 {
+	if errno := out.putAll(values); errno != 0 {
 		return errno
 	}
-	c.written(out)
+	c.markWritten(out)
 	return 0
 }
 
@@ -118,14 +118,14 @@ func (c *call) countersBinding() ([]uverbs.Mlx5FlowCountersDesc, unix.Errno) {
 	switch {
 	case hdr.NCountersData > 1:
 		return nil, unix.EINVAL
-	case in.n > whole && !in.cleared(whole):
+	case in.n > whole && !in.zeroFrom(whole):
 		return nil, unix.EOPNOTSUPP
 	case hdr.NCountersData == 0:
 		return nil, 0
 	case in.n < whole:
 		return nil, unix.EINVAL
 	}
-	b, errno := in.read(at, uverbs.SizeOf(data))
+	b, errno := in.copyIn(at, uverbs.SizeOf(data))
 	if errno != 0 {
 		return nil, errno
 	}
@@ -154,9 +154,9 @@ func readDescs(data uverbs.Mlx5FlowCountersData) ([]uverbs.Mlx5FlowCountersDesc,
 	return descs, 0
 }
 
-// bind makes the object count for one more rule. The first rule has the list of count types and
+// bindRule makes the object count for one more rule. The first rule has the list of count types and
 // indexes, the others must have none.
-func (s *counterSet) bind(descs []uverbs.Mlx5FlowCountersDesc) (*simnic.FlowCount, unix.Errno) {
+func (s *counterSet) bindRule(descs []uverbs.Mlx5FlowCountersDesc) (*simnic.FlowCount, unix.Errno) {
 	if (s.descs == nil) == (descs == nil) {
 		return nil, unix.EINVAL
 	}

@@ -13,18 +13,18 @@ import (
 // createCompChannel is CREATE_COMP_CHANNEL. Channels are descriptors, not
 // handles.
 func createCompChannel(c *call) unix.Errno {
-	if errno := c.request(&uverbs.CreateCompChannelReq{}); errno != 0 {
+	if errno := c.readRequest(&uverbs.CreateCompChannelReq{}); errno != 0 {
 		return errno
 	}
-	if errno := c.node.context(); errno != 0 {
+	if errno := c.node.checkContext(); errno != 0 {
 		return errno
 	}
 	e, errno := c.node.newEventFile("completion channel")
 	if errno != 0 {
 		return errno
 	}
-	if errno := c.respond(uverbs.CreateCompChannelResp{FD: uint32(e.fd)}); errno != 0 {
-		e.discard()
+	if errno := c.writeReply(uverbs.CreateCompChannelResp{FD: uint32(e.fd)}); errno != 0 {
+		e.closeBothEnds()
 		return errno
 	}
 	c.node.events.addChannel(e)
@@ -47,9 +47,9 @@ type reports struct {
 	sent atomic.Uint32
 }
 
-func (r *reports) report(t uverbs.EventType, element uint64) {
+func (r *reports) reportEvent(t uverbs.EventType, element uint64) {
 	r.sent.Add(1)
-	r.file.async(t, element)
+	r.file.postAsync(t, element)
 }
 
 // createCQReq is struct ib_uverbs_create_cq.
@@ -64,7 +64,7 @@ type createCQReq struct {
 // createCQ is CREATE_CQ.
 func createCQ(c *call) unix.Errno {
 	var old createCQReq
-	if errno := c.request(&old); errno != 0 {
+	if errno := c.readRequest(&old); errno != 0 {
 		return errno
 	}
 	req := uverbs.ExCreateCQReq{UserHandle: old.UserHandle, CQE: old.CQE,
@@ -75,7 +75,7 @@ func createCQ(c *call) unix.Errno {
 // exCreateCQ returns the extended CREATE_CQ.
 func exCreateCQ(c *call) unix.Errno {
 	var req uverbs.ExCreateCQReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.CompMask != 0 || req.Reserved != 0 {
@@ -90,16 +90,16 @@ func (c *call) createCQ(req uverbs.ExCreateCQReq) unix.Errno {
 	if req.CompVector >= n.linux.cfg.Vectors {
 		return unix.EINVAL
 	}
-	if errno := n.context(); errno != 0 {
+	if errno := n.checkContext(); errno != 0 {
 		return errno
 	}
 	q := &cq{user: req.UserHandle}
 	if req.CompChannel >= 0 {
-		if q.channel = n.events.channel(int(req.CompChannel)); q.channel == nil {
+		if q.channel = n.events.channelOf(int(req.CompChannel)); q.channel == nil {
 			return unix.EBADF
 		}
 	}
-	q.async.file = n.events.reporter()
+	q.async.file = n.events.asyncFile()
 	entries, errno := n.cqEntries(req)
 	if errno != 0 {
 		return errno
@@ -108,11 +108,11 @@ func (c *call) createCQ(req uverbs.ExCreateCQReq) unix.Errno {
 	if errno != 0 {
 		return errno
 	}
-	return c.create(o, func() unix.Errno {
+	return c.finishCreate(o, func() unix.Errno {
 		resp := uverbs.ExCreateCQResp{Base: uverbs.CreateCQResp{CQHandle: o.handle,
 			CQE: entries - 1}}
 		resp.ResponseLength = c.responseLength(resp)
-		return c.respond(resp)
+		return c.writeReply(resp)
 	})
 }
 
@@ -153,7 +153,7 @@ func (c *call) cqDriver() (req cqDriverReq, errno unix.Errno) {
 		return req, errno
 	}
 	known := uverbs.Mlx5CreateCQ128BPad
-	if !c.node.linux.is(Linux54) {
+	if !c.node.linux.isRelease(Linux54) {
 		known |= uverbs.Mlx5CreateCQUARPageIndex | uverbs.Mlx5CreateCQRealTimeTS
 	}
 	switch {
@@ -162,7 +162,7 @@ func (c *call) cqDriver() (req cqDriverReq, errno unix.Errno) {
 		req.Reserved0 != 0 || req.Reserved1 != 0,
 		req.Flags&uverbs.Mlx5CreateCQUARPageIndex != 0: // no UAR objects, so none can be named
 		return req, unix.EINVAL
-	case c.node.linux.is(Linux72) && !c.uhw.in.cleared(uverbs.SizeOf(req)):
+	case c.node.linux.isRelease(Linux72) && !c.uhw.in.zeroFrom(uverbs.SizeOf(req)):
 		return req, unix.EOPNOTSUPP
 	}
 	return req, 0
@@ -176,7 +176,7 @@ func (c *call) makeCQ(q *cq, req uverbs.ExCreateCQReq, entries uint32) (*uobject
 	}
 	n := c.node
 	r := &ring{node: n}
-	attr, errno := q.attr(r, drv, entries)
+	attr, errno := q.pinAndDescribe(r, drv, entries)
 	if errno == 0 {
 		attr.IgnoreOverrun = req.Flags&uverbs.CQFlagIgnoreOverrun != 0
 		q.stamps = stamps{real: drv.Flags&uverbs.Mlx5CreateCQRealTimeTS != 0,
@@ -189,34 +189,35 @@ func (c *call) makeCQ(q *cq, req uverbs.ExCreateCQReq, entries uint32) (*uobject
 		errno = errnoOf(err)
 	}
 	if errno == 0 {
-		if errno = c.uhw.out.put(host32(q.hw.Number())); errno != 0 {
+		if errno = c.uhw.out.putAll(host32(q.hw.Number())); errno != 0 {
 			_ = q.hw.Destroy()
 		}
 	}
 	if errno != 0 {
-		r.free()
+		r.unpinAll()
 		return nil, errno
 	}
 	return &uobject{kind: uverbs.ObjectCQ, impl: q, user: q.user,
 		release: r.freeAfter(q.hw.Destroy)}, 0
 }
 
-// attr pins the queue's memory and sets the destination of its events.
-func (q *cq) attr(r *ring, drv cqDriverReq, entries uint32) (a simnic.CQAttr, errno unix.Errno) {
+// pinAndDescribe pins the queue's memory and sets the destination of its events.
+func (q *cq) pinAndDescribe(r *ring, drv cqDriverReq, entries uint32) (a simnic.CQAttr,
+	errno unix.Errno) {
 	n := r.node
-	if n.linux.is(Linux54) {
+	if n.linux.isRelease(Linux54) {
 		drv.BufAddr &^= n.linux.page - 1 // linux 5.4 drops an offset in the page
 	}
 	a = simnic.CQAttr{LogSize: bits.Len32(entries) - 1, EntrySize: int(drv.CQESize),
 		UAR: n.ctx.bfregs.uars[0]}
-	if a.Ring, errno = r.buffer(drv.BufAddr,
+	if a.Ring, errno = r.pinBuffer(drv.BufAddr,
 		uint64(entries)*uint64(drv.CQESize), true); errno != 0 {
 		return a, errno
 	}
-	if a.Record, errno = r.doorbell(drv.DBAddr); errno != 0 {
+	if a.Record, errno = r.mapDoorbell(drv.DBAddr); errno != 0 {
 		return a, errno
 	}
-	a.Events = func(simnic.Event) { q.async.report(uverbs.EventCQError, q.user) }
+	a.Events = func(simnic.Event) { q.async.reportEvent(uverbs.EventCQError, q.user) }
 	if q.channel != nil {
 		a.Completion = func(*simnic.CQ) {
 			q.events.Add(1)
@@ -259,7 +260,7 @@ func (n *node) compression(a *simnic.CQAttr, drv cqDriverReq) unix.Errno {
 // exModifyCQ returns the extended MODIFY_CQ: moderation of events.
 func exModifyCQ(c *call) unix.Errno {
 	var req uverbs.ExModifyCQReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.AttrMask == 0 || req.Reserved != 0 {
@@ -268,7 +269,7 @@ func exModifyCQ(c *call) unix.Errno {
 	if req.AttrMask > uverbs.CQAttrModerate {
 		return unix.EOPNOTSUPP
 	}
-	_, q, errno := find[*cq](c.node, uverbs.ObjectCQ, req.CQHandle)
+	_, q, errno := findObject[*cq](c.node, uverbs.ObjectCQ, req.CQHandle)
 	if errno != 0 {
 		return errno
 	}
@@ -285,14 +286,14 @@ func exModifyCQ(c *call) unix.Errno {
 // read.
 func destroyCQ(c *call) unix.Errno {
 	var req uverbs.DestroyCQReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
-	o, errno := c.node.destroy(uverbs.ObjectCQ, req.CQHandle)
+	o, errno := c.node.destroyObject(uverbs.ObjectCQ, req.CQHandle)
 	if errno != 0 {
 		return errno
 	}
 	q := o.impl.(*cq)
-	return c.respond(uverbs.DestroyCQResp{CompEventsReported: q.events.Load(),
+	return c.writeReply(uverbs.DestroyCQResp{CompEventsReported: q.events.Load(),
 		AsyncEventsReported: q.async.sent.Load()})
 }

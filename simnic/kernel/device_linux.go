@@ -10,23 +10,23 @@ import (
 
 // queryDevice is QUERY_DEVICE.
 func queryDevice(c *call) unix.Errno {
-	if errno := c.node.context(); errno != 0 {
+	if errno := c.node.checkContext(); errno != 0 {
 		return errno
 	}
 	var response uint64
-	if errno := c.request(&response); errno != 0 {
+	if errno := c.readRequest(&response); errno != 0 {
 		return errno
 	}
-	return c.respond(c.node.deviceAttr())
+	return c.writeReply(c.node.deviceAttr())
 }
 
 // exQueryDevice returns the extended QUERY_DEVICE, with the driver's part.
 func exQueryDevice(c *call) unix.Errno {
-	if errno := c.node.context(); errno != 0 {
+	if errno := c.node.checkContext(); errno != 0 {
 		return errno
 	}
 	var req uverbs.ExQueryDeviceReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.CompMask != 0 || req.Reserved != 0 {
@@ -37,7 +37,7 @@ func exQueryDevice(c *call) unix.Errno {
 	}
 	resp := c.node.deviceCaps()
 	resp.ResponseLength = c.responseLength(resp)
-	return c.respond(resp)
+	return c.writeReply(resp)
 }
 
 // deviceAttr returns the device attributes that every kernel returns.
@@ -74,17 +74,17 @@ func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 // system image GUID, RNR NAK, XRC.
 const alwaysFlags = 0x101c20
 
-// raw reports whether the port carries Ethernet; otherwise the driver returns no raw packet
-// capabilities.
-func (n *node) raw() bool { return !n.linux.cfg.InfiniBand }
+// carriesEthernet reports whether the port carries Ethernet; otherwise the driver returns no raw
+// packet capabilities.
+func (n *node) carriesEthernet() bool { return !n.linux.cfg.InfiniBand }
 
 func (n *node) deviceFlags() uint64 {
 	caps := n.nic.Caps()
 	flags := uverbs.DevCapManagedFlowSteering | alwaysFlags
-	if n.raw() {
+	if n.carriesEthernet() {
 		flags |= uverbs.DevCapRawIPCsum
 	}
-	if n.raw() && caps.ScatterFCS {
+	if n.carriesEthernet() && caps.ScatterFCS {
 		flags |= uverbs.DevCapRawScatterFCS
 	}
 	if caps.EndPad {
@@ -106,7 +106,7 @@ func (n *node) deviceCaps() uverbs.ExQueryDeviceResp {
 		r.CQModerationCaps = uverbs.CQModerationCaps{MaxCount: maxModerationCount,
 			MaxPeriod: maxModerationPeriod}
 	}
-	if !n.raw() {
+	if !n.carriesEthernet() {
 		return r
 	}
 	r.RSSCaps = uverbs.RSSCaps{SupportedQPTs: uverbs.RawPacketBit, MaxRWQIndirectionTables: 1 << 20,
@@ -141,7 +141,7 @@ func (c *call) driverCaps() unix.Errno {
 	if out.n != 0 && out.n < 8 {
 		return unix.EINVAL
 	}
-	if !c.uhw.in.cleared(0) {
+	if !c.uhw.in.zeroFrom(0) {
 		return unix.EINVAL
 	}
 	if out.n == 0 {
@@ -149,9 +149,9 @@ func (c *call) driverCaps() unix.Errno {
 	}
 	r := driverCaps{room: out.n, resp: make([]byte, uverbs.SizeOf(uverbs.Mlx5QueryDeviceResp{})),
 		length: 8}
-	r.fill(c.node)
+	r.fillCaps(c.node)
 	binary.NativeEndian.PutUint32(r.resp[4:], uint32(r.length))
-	return out.put(r.resp[:r.length])
+	return out.putAll(r.resp[:r.length])
 }
 
 // driverCaps is the reply under construction. length is the sum of the parts written, so it is too
@@ -161,8 +161,8 @@ type driverCaps struct {
 	resp         []byte
 }
 
-// part writes v at its offset if the client has room for it and told is set.
-func (d *driverCaps) part(off int, told bool, v any) {
+// writePart writes v at its offset if the client has room for it and told is set.
+func (d *driverCaps) writePart(off int, told bool, v any) {
 	n := uverbs.SizeOf(v)
 	if off+n > d.room || !told {
 		return
@@ -171,23 +171,23 @@ func (d *driverCaps) part(off int, told bool, v any) {
 	d.length += n
 }
 
-func (d *driverCaps) fill(n *node) {
-	caps, raw := n.nic.Caps(), n.raw()
-	d.part(8, raw && caps.MaxLSO > 0, uverbs.Mlx5TSOCaps{MaxTSO: uint32(caps.MaxLSO),
+func (d *driverCaps) fillCaps(n *node) {
+	caps, raw := n.nic.Caps(), n.carriesEthernet()
+	d.writePart(8, raw && caps.MaxLSO > 0, uverbs.Mlx5TSOCaps{MaxTSO: uint32(caps.MaxLSO),
 		SupportedQPTs: uverbs.RawPacketBit})
-	d.part(16, raw, uverbs.Mlx5RSSCaps{RxHashFunction: uverbs.Mlx5HashToeplitz,
+	d.writePart(16, raw, uverbs.Mlx5RSSCaps{RxHashFunction: uverbs.Mlx5HashToeplitz,
 		RxHashFieldsMask: supportedHash | uverbs.HashInner})
-	d.part(32, true, compressionCaps(caps))
-	d.part(40, raw, uverbs.Mlx5PacketPacingCaps{})
-	d.part(56, raw, sendCaps(caps))
-	d.part(60, true, uint32(scatterToDCT))
-	d.part(64, true, uverbs.Mlx5SWParsingCaps{})
-	d.part(72, raw, stridingCaps(caps))
-	d.part(96, true, uint32(0))
-	if !n.linux.is(Linux54) {
-		d.part(100, true, uint16(0))
-		d.part(102, true, uint16(0))
-		d.part(104, true, uint64(0))
+	d.writePart(32, true, compressionCaps(caps))
+	d.writePart(40, raw, uverbs.Mlx5PacketPacingCaps{})
+	d.writePart(56, raw, sendCaps(caps))
+	d.writePart(60, true, uint32(scatterToDCT))
+	d.writePart(64, true, uverbs.Mlx5SWParsingCaps{})
+	d.writePart(72, raw, stridingCaps(caps))
+	d.writePart(96, true, uint32(0))
+	if !n.linux.isRelease(Linux54) {
+		d.writePart(100, true, uint16(0))
+		d.writePart(102, true, uint16(0))
+		d.writePart(104, true, uint64(0))
 	}
 }
 

@@ -57,15 +57,15 @@ func newEventFile(name string) (*eventFile, unix.Errno) {
 		e.raw, err = e.file.SyscallConn()
 	}
 	if err != nil {
-		e.end()
+		e.closeOurEnd()
 		_ = unix.Close(fds[1])
 		return nil, errnoOf(err)
 	}
 	return e, 0
 }
 
-// is reports whether descriptor fd of the client is this file.
-func (e *eventFile) is(fd int) bool {
+// hasFD reports whether descriptor fd of the client is this file.
+func (e *eventFile) hasFD(fd int) bool {
 	if e.queue != nil {
 		return fd == e.fd && !e.queue.abandoned()
 	}
@@ -73,10 +73,10 @@ func (e *eventFile) is(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK && st.Ino == e.inode
 }
 
-// post queues a record for the client.
-func (e *eventFile) post(record []byte) {
+// postRecord queues a record for the client.
+func (e *eventFile) postRecord(record []byte) {
 	if e.queue != nil {
-		e.queue.post(record)
+		e.queue.appendRecord(record)
 		return
 	}
 	e.mu.Lock()
@@ -85,17 +85,18 @@ func (e *eventFile) post(record []byte) {
 		return
 	}
 	e.record = append(e.room[:0], record...)
-	if len(e.backlog) == 0 && e.send() {
+	if len(e.backlog) == 0 && e.trySendRecord() {
 		return
 	}
 	e.backlog = append(e.backlog, slices.Clone(e.record))
 	if len(e.backlog) == 1 {
-		go e.drain()
+		go e.deliverBacklog()
 	}
 }
 
-// send reports whether the record is done: delivered, or dropped because the client closed its end.
-func (e *eventFile) send() bool {
+// trySendRecord reports whether the record is done: delivered, or dropped because the client closed
+// its end.
+func (e *eventFile) trySendRecord() bool {
 	err := e.raw.Control(e.sendFn)
 	if err == nil && e.result == unix.EAGAIN {
 		return false
@@ -108,8 +109,8 @@ func (e *eventFile) sendRecord(fd uintptr) {
 	e.result = unix.Send(int(fd), e.record, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
-// drain delivers the backlog, waiting for the client where needed.
-func (e *eventFile) drain() {
+// deliverBacklog delivers the backlog, waiting for the client where needed.
+func (e *eventFile) deliverBacklog() {
 	_ = e.raw.Write(func(fd uintptr) bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -141,15 +142,16 @@ func (e *eventFile) abandoned() bool {
 		gone = err == nil && p[0].Revents&unix.POLLHUP != 0
 	})
 	if err == nil && gone {
-		e.end()
+		e.closeOurEnd()
 	}
 	return gone || err != nil
 }
 
-// end closes our end: the client can still read the records sent, then it reads end of file.
-func (e *eventFile) end() {
+// closeOurEnd closes our end: the client can still read the records sent, then it reads end of
+// file.
+func (e *eventFile) closeOurEnd() {
 	if e.queue != nil {
-		e.queue.end()
+		e.queue.endRecords()
 		return
 	}
 	e.mu.Lock()
@@ -158,27 +160,27 @@ func (e *eventFile) end() {
 	_ = e.file.Close()
 }
 
-// discard closes both ends: the client was not told of its own.
-func (e *eventFile) discard() {
-	e.end()
+// closeBothEnds closes both ends: the client was not told of its own.
+func (e *eventFile) closeBothEnds() {
+	e.closeOurEnd()
 	if e.queue == nil {
 		_ = unix.Close(e.fd)
 	}
 }
 
-// async posts an asynchronous event. A nil file is a client without asynchronous events.
-func (e *eventFile) async(t uverbs.EventType, element uint64) {
+// postAsync posts an asynchronous event. A nil file is a client without asynchronous events.
+func (e *eventFile) postAsync(t uverbs.EventType, element uint64) {
 	if e == nil {
 		return
 	}
 	b := make([]byte, uverbs.SizeOf(uverbs.AsyncEventDesc{}))
 	uverbs.PutStruct(b, uverbs.AsyncEventDesc{Element: element, EventType: uint32(t)})
-	e.post(b)
+	e.postRecord(b)
 }
 
 // completion posts a completion event of the queue with the client's handle.
 func (e *eventFile) completion(user uint64) {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], user)
-	e.post(b[:])
+	e.postRecord(b[:])
 }

@@ -54,8 +54,8 @@ func (n *node) EventQueue(fd int) uverbs.EventQueue {
 	return nil
 }
 
-// post appends a copy of a record.
-func (q *eventQueue) post(record []byte) {
+// appendRecord appends a copy of a record.
+func (q *eventQueue) appendRecord(record []byte) {
 	q.mu.Lock()
 	if !q.ended && !q.closed && len(q.records) < maxBacklog {
 		q.records = append(q.records, slices.Clone(record))
@@ -64,8 +64,8 @@ func (q *eventQueue) post(record []byte) {
 	q.Wake()
 }
 
-// end makes the client read the end behind the records.
-func (q *eventQueue) end() {
+// endRecords makes the client read the end behind the records.
+func (q *eventQueue) endRecords() {
 	q.mu.Lock()
 	q.ended = true
 	q.mu.Unlock()

@@ -18,9 +18,9 @@ type eventSet struct {
 	ended    bool
 }
 
-// open subscribes to events of the port and the device.
-func (s *eventSet) open(n *simnic.NIC) {
-	cancel := n.Subscribe(s.device)
+// subscribeAll subscribes to events of the port and the device.
+func (s *eventSet) subscribeAll(n *simnic.NIC) {
+	cancel := n.Subscribe(s.passDeviceEvent)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cancel = cancel
@@ -38,8 +38,9 @@ func (s *eventSet) addChannel(e *eventFile) {
 	s.channels = append(slices.DeleteFunc(s.channels, (*eventFile).abandoned), e)
 }
 
-// reporter returns the descriptor to which an object created now reports, nil if there is none yet.
-func (s *eventSet) reporter() *eventFile {
+// asyncFile returns the descriptor to which an object created now reports, nil if there is none
+// yet.
+func (s *eventSet) asyncFile() *eventFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.async) == 0 {
@@ -48,31 +49,31 @@ func (s *eventSet) reporter() *eventFile {
 	return s.async[0]
 }
 
-// channel finds the completion channel of the client's descriptor.
-func (s *eventSet) channel(fd int) *eventFile {
+// channelOf finds the completion channel of the client's descriptor.
+func (s *eventSet) channelOf(fd int) *eventFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.channels {
-		if e.is(fd) {
+		if e.hasFD(fd) {
 			return e
 		}
 	}
 	return nil
 }
 
-// device passes on events of the port and the device. A fatal one is the last: the kernel then
-// removes the device, and the descriptors read end of file.
-func (s *eventSet) device(ev simnic.Event) {
+// passDeviceEvent passes on events of the port and the device. A fatal one is the last: the kernel
+// then removes the device, and the descriptors read end of file.
+func (s *eventSet) passDeviceEvent(ev simnic.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.async {
 		switch ev.Type {
 		case simnic.EventPortUp:
-			e.async(uverbs.EventPortActive, uint64(ev.Port))
+			e.postAsync(uverbs.EventPortActive, uint64(ev.Port))
 		case simnic.EventPortDown:
-			e.async(uverbs.EventPortError, uint64(ev.Port))
+			e.postAsync(uverbs.EventPortError, uint64(ev.Port))
 		case simnic.EventDeviceFatal:
-			e.async(uverbs.EventDeviceFatal, 0)
+			e.postAsync(uverbs.EventDeviceFatal, 0)
 		}
 	}
 	if ev.Type == simnic.EventDeviceFatal {
@@ -86,12 +87,12 @@ func (s *eventSet) endFiles() {
 	}
 	s.ended = true
 	for _, e := range append(s.async, s.channels...) {
-		e.end()
+		e.closeOurEnd()
 	}
 }
 
-// close ends the subscription and all descriptors.
-func (s *eventSet) close() {
+// closeAll ends the subscription and all descriptors.
+func (s *eventSet) closeAll() {
 	s.mu.Lock()
 	cancel := s.cancel
 	s.cancel = nil

@@ -19,7 +19,7 @@ const (
 func exCreateFlow(c *call) unix.Errno {
 	var req uverbs.CreateFlowReq
 	r := reader{in: &c.core.in}
-	if errno := r.start(&req); errno != 0 {
+	if errno := r.readStruct(&req); errno != 0 {
 		return errno
 	}
 	n, a := c.node, &req.FlowAttr
@@ -29,25 +29,25 @@ func exCreateFlow(c *call) unix.Errno {
 	var specs []byte
 	if a.NumOfSpecs != 0 {
 		var errno unix.Errno
-		if specs, errno = r.next(int(a.Size)); errno != 0 {
+		if specs, errno = r.readBytes(int(a.Size)); errno != 0 {
 			return errno
 		}
 	}
-	if errno := r.finish(); errno != 0 {
+	if errno := r.refuseTrailing(); errno != 0 {
 		return errno
 	}
-	if errno := n.context(); errno != 0 {
+	if errno := n.checkContext(); errno != 0 {
 		return errno
 	}
-	if a.Port != 1 && !n.linux.is(Linux54) {
+	if a.Port != 1 && !n.linux.isRelease(Linux54) {
 		return unix.EINVAL
 	}
-	target, q, errno := find[*qp](n, uverbs.ObjectQP, req.QPHandle)
+	target, q, errno := findObject[*qp](n, uverbs.ObjectQP, req.QPHandle)
 	if errno != 0 {
 		return errno
 	}
 	rule := &rule{node: n, uses: []*uobject{target}}
-	if errno := rule.parse(specs, int(a.NumOfSpecs), int(a.Size)); errno != 0 {
+	if errno := rule.parseSpecs(specs, int(a.NumOfSpecs), int(a.Size)); errno != 0 {
 		return errno
 	}
 	f, errno := c.driverCreateFlow(a, q, rule)
@@ -55,8 +55,8 @@ func exCreateFlow(c *call) unix.Errno {
 		return errno
 	}
 	o := &uobject{kind: uverbs.ObjectFlow, impl: f, uses: rule.uses, release: f.Destroy}
-	return c.create(o,
-		func() unix.Errno { return c.respond(uverbs.CreateFlowResp{FlowHandle: o.handle}) })
+	return c.finishCreate(o,
+		func() unix.Errno { return c.writeReply(uverbs.CreateFlowResp{FlowHandle: o.handle}) })
 }
 
 // flowHeader checks what comes before the specifications.
@@ -92,13 +92,13 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.
 	case a.Priority > simnic.MaxPriority:
 		return nil, unix.ENOMEM
 	case a.Flags&^(uverbs.FlowFlagDontTrap|uverbs.FlowFlagEgress) != 0,
-		leftover && (egress || a.NumOfSpecs > 0 && c.node.linux.is(Linux72)):
+		leftover && (egress || a.NumOfSpecs > 0 && c.node.linux.isRelease(Linux72)):
 		return nil, unix.EINVAL
 	case egress, a.Type > uverbs.FlowSniffer, // no other type has a table
 		a.Flags&uverbs.FlowFlagDontTrap != 0 && !caps.MultiPathFlows:
 		return nil, unix.EOPNOTSUPP
 	}
-	attr, errno := r.attr(a, binding)
+	attr, errno := r.flowAttr(a, binding)
 	if errno != 0 {
 		return nil, errno
 	}
@@ -112,9 +112,9 @@ func (c *call) driverCreateFlow(a *uverbs.FlowAttrHdr, q *qp, r *rule) (*simnic.
 	return f, errnoOf(err)
 }
 
-// attr returns the rule without its destination. The specifications of a sniffer are parsed only
-// (create_sniffer_rule in fs.c).
-func (r *rule) attr(a *uverbs.FlowAttrHdr,
+// flowAttr returns the rule without its destination. The specifications of a sniffer are parsed
+// only (create_sniffer_rule in fs.c).
+func (r *rule) flowAttr(a *uverbs.FlowAttrHdr,
 	binding []uverbs.Mlx5FlowCountersDesc) (simnic.FlowAttr, unix.Errno) {
 	attr := simnic.FlowAttr{Type: simnic.FlowType(a.Type)}
 	if attr.Type == simnic.FlowSniffer {
@@ -125,20 +125,20 @@ func (r *rule) attr(a *uverbs.FlowAttrHdr,
 		return attr, errno
 	}
 	var errno unix.Errno
-	attr.Count, errno = r.counters.bind(binding)
+	attr.Count, errno = r.counters.bindRule(binding)
 	return attr, errno
 }
 
 // exDestroyFlow is DESTROY_FLOW.
 func exDestroyFlow(c *call) unix.Errno {
 	var req uverbs.DestroyFlowReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.CompMask != 0 {
 		return unix.EINVAL
 	}
-	return c.destroys(uverbs.ObjectFlow, req.FlowHandle)
+	return c.runDestroy(uverbs.ObjectFlow, req.FlowHandle)
 }
 
 // rule describes a rule as the client wrote it, with its specifications parsed.
@@ -157,8 +157,8 @@ type flowSpec struct {
 	tag         uint32
 }
 
-// parse parses the specifications (kern_spec_to_ib_spec).
-func (r *rule) parse(b []byte, count, size int) unix.Errno {
+// parseSpecs parses the specifications (kern_spec_to_ib_spec).
+func (r *rule) parseSpecs(b []byte, count, size int) unix.Errno {
 	parsed := 0
 	for parsed < count && len(b) >= 8 {
 		kind, n := binary.NativeEndian.Uint32(b), int(binary.NativeEndian.Uint16(b[4:]))
@@ -170,9 +170,9 @@ func (r *rule) parse(b []byte, count, size int) unix.Errno {
 		}
 		var errno unix.Errno
 		if kind >= uverbs.FlowSpecTypeActionTag {
-			errno = r.action(kind, b[:n])
+			errno = r.parseAction(kind, b[:n])
 		} else {
-			errno = r.filter(kind, b[8:n])
+			errno = r.readFilter(kind, b[8:n])
 		}
 		if errno != 0 {
 			return errno
@@ -190,7 +190,7 @@ func (r *rule) parse(b []byte, count, size int) unix.Errno {
 var actionSizes = map[uint32]int{uverbs.FlowSpecTypeActionTag: 16, uverbs.FlowSpecTypeActionDrop: 8,
 	uverbs.FlowSpecTypeActionCount: 16}
 
-func (r *rule) action(kind uint32, b []byte) unix.Errno {
+func (r *rule) parseAction(kind uint32, b []byte) unix.Errno {
 	if size, known := actionSizes[kind]; !known || len(b) != size {
 		return unix.EINVAL
 	}
@@ -199,7 +199,7 @@ func (r *rule) action(kind uint32, b []byte) unix.Errno {
 		s.tag = binary.NativeEndian.Uint32(b[8:])
 	}
 	if kind == uverbs.FlowSpecTypeActionCount {
-		o, counters, errno := find[*counterSet](r.node, uverbs.ObjectCounters, s.tag)
+		o, counters, errno := findObject[*counterSet](r.node, uverbs.ObjectCounters, s.tag)
 		if errno != 0 {
 			return errno
 		}
@@ -224,9 +224,9 @@ var filterSizes = map[uint32]int{
 	uverbs.FlowSpecTypeGRE:   8,
 }
 
-// filter reads a filter, which may be shorter than the kernel's, or longer if the rest of its mask
-// is zero (ib_uverbs_kern_spec_to_ib_spec_filter).
-func (r *rule) filter(kind uint32, b []byte) unix.Errno {
+// readFilter reads a filter, which may be shorter than the kernel's, or longer if the rest of its
+// mask is zero (ib_uverbs_kern_spec_to_ib_spec_filter).
+func (r *rule) readFilter(kind uint32, b []byte) unix.Errno {
 	half := len(b) / 2
 	size, known := filterSizes[kind&^uverbs.FlowSpecTypeInner]
 	if half == 0 || half%4 != 0 || !known ||

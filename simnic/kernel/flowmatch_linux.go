@@ -21,7 +21,7 @@ func (r *rule) translate(a *simnic.FlowAttr) unix.Errno {
 	}
 	for i := range r.specs {
 		if errno := r.specs[i].translate(a); errno != 0 {
-			if errno == unix.EOPNOTSUPP && r.node.linux.is(Linux54) {
+			if errno == unix.EOPNOTSUPP && r.node.linux.isRelease(Linux54) {
 				return enotsupp
 			}
 			return errno
@@ -106,7 +106,7 @@ func (r *rule) hasTransport() bool {
 func (s *flowSpec) translate(a *simnic.FlowAttr) unix.Errno {
 	switch s.kind {
 	case uverbs.FlowSpecTypeEth:
-		s.eth(&a.Match)
+		s.ethMatch(&a.Match)
 	case uverbs.FlowSpecTypeIPv4:
 		if s.mask[10]|s.mask[11] != 0 {
 			return unix.EOPNOTSUPP // TTL, flags
@@ -118,9 +118,9 @@ func (s *flowSpec) translate(a *simnic.FlowAttr) unix.Errno {
 		}
 		s.ipv6(&a.Match)
 	case uverbs.FlowSpecTypeTCP:
-		a.Match.SetTCP(s.ports())
+		a.Match.SetTCP(s.portMasks())
 	case uverbs.FlowSpecTypeUDP:
-		a.Match.SetUDP(s.ports())
+		a.Match.SetUDP(s.portMasks())
 	case uverbs.FlowSpecTypeActionTag:
 		if s.tag >= 1<<24 {
 			return unix.EINVAL
@@ -135,7 +135,7 @@ func (s *flowSpec) translate(a *simnic.FlowAttr) unix.Errno {
 	return 0
 }
 
-func (s *flowSpec) eth(m *simnic.Match) {
+func (s *flowSpec) ethMatch(m *simnic.Match) {
 	be := binary.BigEndian
 	m.SetDstMAC([6]byte(s.value), [6]byte(s.mask))
 	m.SetSrcMAC([6]byte(s.value[6:]), [6]byte(s.mask[6:]))
@@ -159,8 +159,8 @@ func (s *flowSpec) ipv6(m *simnic.Match) {
 	m.SetTOS(s.value[37], s.mask[37])
 }
 
-// ports are source and destination port with their masks.
-func (s *flowSpec) ports() (src, srcMask, dst, dstMask uint16) {
+// portMasks are source and destination port with their masks.
+func (s *flowSpec) portMasks() (src, srcMask, dst, dstMask uint16) {
 	be := binary.BigEndian
 	return be.Uint16(s.value[2:]), be.Uint16(s.mask[2:]), be.Uint16(s.value), be.Uint16(s.mask)
 }

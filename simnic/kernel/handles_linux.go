@@ -18,15 +18,15 @@ type uobject struct {
 	release func() error // frees the hardware objects
 }
 
-// find looks up a handle for use. T is the type of the object.
-func find[T any](n *node, kind uint16, handle uint32) (*uobject, T, unix.Errno) {
+// findObject looks up a handle for use. T is the type of the object.
+func findObject[T any](n *node, kind uint16, handle uint32) (*uobject, T, unix.Errno) {
 	var none T
-	o, errno := n.lookup(kind, handle)
+	o, errno := n.lookupHandle(kind, handle)
 	if errno == 0 {
-		errno = n.alive()
+		errno = n.checkAlive()
 	}
 	if errno != 0 {
-		if n.linux.is(Linux54) && errno != unix.EIO {
+		if n.linux.isRelease(Linux54) && errno != unix.EIO {
 			errno = unix.EINVAL // commands of that release ignored the reason
 		}
 		return nil, none, errno
@@ -34,9 +34,9 @@ func find[T any](n *node, kind uint16, handle uint32) (*uobject, T, unix.Errno) 
 	return o, o.impl.(T), 0
 }
 
-// lookup finds a handle: ENOENT if the handle is free, EINVAL if it is that of an object of another
-// kind (rdma_lookup_get_uobject in drivers/infiniband/core/rdma_core.c).
-func (n *node) lookup(kind uint16, handle uint32) (*uobject, unix.Errno) {
+// lookupHandle finds a handle: ENOENT if the handle is free, EINVAL if it is that of an object of
+// another kind (rdma_lookup_get_uobject in drivers/infiniband/core/rdma_core.c).
+func (n *node) lookupHandle(kind uint16, handle uint32) (*uobject, unix.Errno) {
 	if uint64(handle) >= uint64(len(n.handles)) || n.handles[handle] == nil {
 		return nil, unix.ENOENT
 	}
@@ -47,8 +47,8 @@ func (n *node) lookup(kind uint16, handle uint32) (*uobject, unix.Errno) {
 	return o, 0
 }
 
-// add gives o the lowest free handle and counts o as a user of the objects it uses.
-func (n *node) add(o *uobject) {
+// addObject gives o the lowest free handle and counts o as a user of the objects it uses.
+func (n *node) addObject(o *uobject) {
 	i := slices.Index(n.handles, nil)
 	if i < 0 {
 		i = len(n.handles)
@@ -61,9 +61,9 @@ func (n *node) add(o *uobject) {
 	}
 }
 
-// destroy destroys an object at the client's request.
-func (n *node) destroy(kind uint16, handle uint32) (*uobject, unix.Errno) {
-	o, errno := n.lookup(kind, handle)
+// destroyObject destroys an object at the client's request.
+func (n *node) destroyObject(kind uint16, handle uint32) (*uobject, unix.Errno) {
+	o, errno := n.lookupHandle(kind, handle)
 	if errno != 0 {
 		return nil, errno
 	}
@@ -73,11 +73,11 @@ func (n *node) destroy(kind uint16, handle uint32) (*uobject, unix.Errno) {
 	if err := o.release(); err != nil {
 		return nil, errnoOf(err)
 	}
-	n.forget(o)
+	n.forgetObject(o)
 	return o, 0
 }
 
-func (n *node) forget(o *uobject) {
+func (n *node) forgetObject(o *uobject) {
 	n.handles[o.handle] = nil
 	for _, u := range o.uses {
 		u.users--
@@ -96,7 +96,7 @@ func (n *node) destroyAll() {
 				n.nic.Config().Logger.Error("simnic: destroy object of a closed file",
 					"kind", o.kind, "error", err)
 			}
-			n.forget(o)
+			n.forgetObject(o)
 			progress = true
 		}
 	}

@@ -107,9 +107,9 @@ func contextMethods(t map[methodKey]*method, r Release) {
 		run:   allocAsyncEvents}
 }
 
-// ioctl runs one command (ib_uverbs_ioctl, ib_uverbs_cmd_verbs in
+// runIoctl runs one command (ib_uverbs_ioctl, ib_uverbs_cmd_verbs in
 // drivers/infiniband/core/uverbs_ioctl.c).
-func (n *node) ioctl(buf []byte) unix.Errno {
+func (n *node) runIoctl(buf []byte) unix.Errno {
 	var hdr uverbs.IoctlHdr
 	if len(buf) < ioctlHdrLen {
 		return unix.EFAULT
@@ -134,16 +134,16 @@ func (n *node) ioctl(buf []byte) unix.Errno {
 	}
 	c := &call{node: n, buf: buf, attrs: make([]uverbs.IoctlAttr, hdr.NumAttrs),
 		index: map[uint16]int{}}
-	return c.execute(m)
+	return c.runMethod(m)
 }
 
-// execute checks the attributes in the order they come, and runs the method.
-func (c *call) execute(m *method) unix.Errno {
+// runMethod checks the attributes in the order they come, and runs the method.
+func (c *call) runMethod(m *method) unix.Errno {
 	for i := range c.attrs {
 		uverbs.GetStruct(c.buf[ioctlHdrLen+i*ioctlAttrLen:], &c.attrs[i])
 	}
 	for i := range c.attrs {
-		if errno := c.accept(m, i); errno != 0 {
+		if errno := c.acceptAttr(m, i); errno != 0 {
 			return errno
 		}
 	}
@@ -153,17 +153,17 @@ func (c *call) execute(m *method) unix.Errno {
 		}
 	}
 	if m.uhw {
-		c.uhw.in, c.uhw.out = c.in(uverbs.AttrUHWIn), c.out(uverbs.AttrUHWOut)
+		c.uhw.in, c.uhw.out = c.inputAttr(uverbs.AttrUHWIn), c.outputAttr(uverbs.AttrUHWOut)
 	}
 	errno := m.run(c)
 	if errno == 0 {
-		c.written(c.uhw.out)
+		c.markWritten(c.uhw.out)
 	}
 	return errno
 }
 
-// spec finds the method's description of an attribute.
-func (m *method) spec(id uint16) *attrSpec {
+// attrSpecOf finds the method's description of an attribute.
+func (m *method) attrSpecOf(id uint16) *attrSpec {
 	for i := range m.attrs {
 		if m.attrs[i].id == id {
 			return &m.attrs[i]
@@ -177,10 +177,10 @@ func (m *method) spec(id uint16) *attrSpec {
 	return nil
 }
 
-// accept checks attribute i (uverbs_set_attr, uverbs_process_attr).
-func (c *call) accept(m *method, i int) unix.Errno {
+// acceptAttr checks attribute i (uverbs_set_attr, uverbs_process_attr).
+func (c *call) acceptAttr(m *method, i int) unix.Errno {
 	a := &c.attrs[i]
-	s := m.spec(a.AttrID)
+	s := m.attrSpecOf(a.AttrID)
 	if s == nil {
 		if a.Flags&uverbs.AttrMandatory != 0 {
 			return unix.EPROTONOSUPPORT
@@ -193,14 +193,14 @@ func (c *call) accept(m *method, i int) unix.Errno {
 	if a.AttrData != 0 && s.kind != attrEnum {
 		return unix.EINVAL
 	}
-	if errno := c.fits(s, a); errno != 0 {
+	if errno := c.fitsSpec(s, a); errno != 0 {
 		return errno
 	}
 	c.index[a.AttrID] = i
 	return 0
 }
 
-func (c *call) fits(s *attrSpec, a *uverbs.IoctlAttr) unix.Errno {
+func (c *call) fitsSpec(s *attrSpec, a *uverbs.IoctlAttr) unix.Errno {
 	switch s.kind {
 	case attrIn, attrOut:
 		if int(a.Len) < s.min || s.max != 0 && int(a.Len) > s.max {
@@ -218,24 +218,24 @@ func (c *call) fits(s *attrSpec, a *uverbs.IoctlAttr) unix.Errno {
 		if a.Len != 0 || a.Data > 1<<32-1 {
 			return unix.EINVAL
 		}
-		_, errno := c.node.lookup(s.object, uint32(a.Data))
+		_, errno := c.node.lookupHandle(s.object, uint32(a.Data))
 		return errno
 	case attrNew:
 		if a.Len != 0 {
 			return unix.EINVAL
 		}
-		return c.node.context()
+		return c.node.checkContext()
 	}
 	return 0
 }
 
 // infoHandles lists the handles of one kind of object.
 func infoHandles(c *call) unix.Errno {
-	list := c.out(attrInfoHandles)
+	list := c.outputAttr(attrInfoHandles)
 	if !list.given || list.n%4 != 0 {
 		return unix.EINVAL
 	}
-	object := c.in(attrInfoObject)
+	object := c.inputAttr(attrInfoObject)
 	var handles []byte
 	var total uint32
 	for _, o := range c.node.handles {
@@ -244,9 +244,9 @@ func infoHandles(c *call) unix.Errno {
 			total++
 		}
 	}
-	if errno := list.put(handles); errno != 0 {
+	if errno := list.putAll(handles); errno != 0 {
 		return errno
 	}
-	c.written(list)
-	return c.answer(c.out(attrInfoTotal), host32(total))
+	c.markWritten(list)
+	return c.answerStruct(c.outputAttr(attrInfoTotal), host32(total))
 }

@@ -139,7 +139,7 @@ func TestClosedChannelsAreReaped(t *testing.T) {
 		if err := unix.Close(int(fd)); err != nil {
 			t.Fatal(err)
 		}
-		_, q, _ := find[*cq](r.node, uverbs.ObjectCQ, handle)
+		_, q, _ := findObject[*cq](r.node, uverbs.ObjectCQ, handle)
 		q.channel.completion(1) // dropped
 		r.must(destroyCommand(uverbs.CmdDestroyCQ, handle))
 		r.at = 0
@@ -247,7 +247,7 @@ func TestEventsAreRecords(t *testing.T) {
 	if _, err := unix.Read(e.fd, b[:]); err != unix.EAGAIN {
 		t.Errorf("nothing more: %v", err)
 	}
-	e.end()
+	e.closeOurEnd()
 	if got, err := unix.Read(e.fd, b[:]); got != 0 || err != nil {
 		t.Errorf("after the end: %d, %v", got, err)
 	}
@@ -263,7 +263,7 @@ func TestCompletionEventDoesNotAllocate(t *testing.T) {
 		t.Fatal(errno)
 	}
 	defer unix.Close(e.fd)
-	defer e.end()
+	defer e.closeOurEnd()
 	var b [8]byte
 	n := testing.AllocsPerRun(100, func() {
 		e.completion(7)
@@ -288,7 +288,7 @@ func TestEventToClosedEnd(t *testing.T) {
 	if !e.dead {
 		t.Error("events are still sent")
 	}
-	e.end()
+	e.closeOurEnd()
 }
 
 func TestEventDescriptorFlags(t *testing.T) {

@@ -11,11 +11,11 @@ type pd struct{ number uint32 }
 
 // allocPD is ALLOC_PD.
 func allocPD(c *call) unix.Errno {
-	if errno := c.request(&uverbs.AllocPDReq{}); errno != 0 {
+	if errno := c.readRequest(&uverbs.AllocPDReq{}); errno != 0 {
 		return errno
 	}
 	n := c.node
-	if errno := n.context(); errno != 0 {
+	if errno := n.checkContext(); errno != 0 {
 		return errno
 	}
 	p := new(pd)
@@ -24,23 +24,23 @@ func allocPD(c *call) unix.Errno {
 		release: func() error { n.nic.FreeNumber(p.number); return nil }}
 	// Newer kernels accept a request without room for the driver's reply, older ones fail to write
 	// it.
-	if c.uhw.out.given || !n.linux.is(Linux72) {
-		if errno := c.uhw.out.put(host32(p.number)); errno != 0 {
+	if c.uhw.out.given || !n.linux.isRelease(Linux72) {
+		if errno := c.uhw.out.putAll(host32(p.number)); errno != 0 {
 			n.nic.FreeNumber(p.number)
 			return errno
 		}
 	}
-	return c.create(o,
-		func() unix.Errno { return c.respond(uverbs.AllocPDResp{PDHandle: o.handle}) })
+	return c.finishCreate(o,
+		func() unix.Errno { return c.writeReply(uverbs.AllocPDResp{PDHandle: o.handle}) })
 }
 
 // deallocPD is DEALLOC_PD.
 func deallocPD(c *call) unix.Errno {
 	var req uverbs.DeallocPDReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
-	return c.destroys(uverbs.ObjectPD, req.PDHandle)
+	return c.runDestroy(uverbs.ObjectPD, req.PDHandle)
 }
 
 // accessBasic is IB_ACCESS_LOCAL_WRITE to IB_ACCESS_HUGETLB; remote write and
@@ -56,7 +56,7 @@ const (
 // (ib_check_mr_access in include/rdma/ib_verbs.h).
 func (n *node) checkAccess(flags uint32) unix.Errno {
 	known := uint32(accessBasic)
-	if !n.linux.is(Linux54) {
+	if !n.linux.isRelease(Linux54) {
 		known |= uverbs.AccessOptionalMask | accessFlush
 	}
 	switch {
@@ -73,50 +73,50 @@ func (n *node) checkAccess(flags uint32) unix.Errno {
 // regMR is REG_MR.
 func regMR(c *call) unix.Errno {
 	var req uverbs.RegMRReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	n := c.node
 	if (req.Start^req.HCAVA)&(n.linux.page-1) != 0 {
 		return unix.EINVAL
 	}
-	if errno := n.context(); errno != 0 {
+	if errno := n.checkContext(); errno != 0 {
 		return errno
 	}
 	if errno := n.checkAccess(req.AccessFlags); errno != 0 {
 		return errno
 	}
-	domain, p, errno := find[*pd](n, uverbs.ObjectPD, req.PDHandle)
+	domain, p, errno := findObject[*pd](n, uverbs.ObjectPD, req.PDHandle)
 	if errno != 0 {
 		return errno
 	}
-	o, key, errno := n.register(req, p)
+	o, key, errno := n.registerMR(req, p)
 	if errno != 0 {
 		return errno
 	}
 	o.uses = []*uobject{domain}
-	return c.create(o, func() unix.Errno {
-		return c.respond(uverbs.RegMRResp{MRHandle: o.handle, LKey: key, RKey: key})
+	return c.finishCreate(o, func() unix.Errno {
+		return c.writeReply(uverbs.RegMRResp{MRHandle: o.handle, LKey: key, RKey: key})
 	})
 }
 
-// register pins the memory and creates the key.
-func (n *node) register(req uverbs.RegMRReq, p *pd) (*uobject, uint32, unix.Errno) {
+// registerMR pins the memory and creates the key.
+func (n *node) registerMR(req uverbs.RegMRReq, p *pd) (*uobject, uint32, unix.Errno) {
 	write := req.AccessFlags&uverbs.AccessLocalWrite != 0
-	mem, errno := n.linux.pin(req.Start, req.Length, write)
+	mem, errno := n.linux.pinMemory(req.Start, req.Length, write)
 	if errno != 0 {
 		return nil, 0, errno
 	}
 	key, err := n.nic.CreateMKey(simnic.MKeyAttr{PD: p.number, Start: req.HCAVA, Len: req.Length,
 		Mem: mem.mem, LocalWrite: write})
 	if err != nil {
-		mem.unpin()
+		mem.unpinMemory()
 		return nil, 0, errnoOf(err)
 	}
 	release := func() error {
 		err := key.Destroy()
 		if err == nil {
-			mem.unpin()
+			mem.unpinMemory()
 		}
 		return err
 	}
@@ -126,8 +126,8 @@ func (n *node) register(req uverbs.RegMRReq, p *pd) (*uobject, uint32, unix.Errn
 // deregMR is DEREG_MR.
 func deregMR(c *call) unix.Errno {
 	var req uverbs.DeregMRReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
-	return c.destroys(uverbs.ObjectMR, req.MRHandle)
+	return c.runDestroy(uverbs.ObjectMR, req.MRHandle)
 }

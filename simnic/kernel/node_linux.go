@@ -41,8 +41,8 @@ func New(n *simnic.NIC, cfg Config) *Linux {
 		populates: canPopulate(), methods: methodTable(cfg.Release), writes: writeTable()}
 }
 
-// is reports whether the kernel is of the given release.
-func (l *Linux) is(r Release) bool { return l.cfg.Release == r }
+// isRelease reports whether the kernel is of the given release.
+func (l *Linux) isRelease(r Release) bool { return l.cfg.Release == r }
 
 // OpenNode opens the device node. The error is a unix.Errno: EIO if the device has failed.
 func (l *Linux) OpenNode() (uverbs.Kernel, error) {
@@ -79,7 +79,7 @@ func (n *node) Ioctl(buf []byte) error {
 	if n.closed {
 		return unix.EBADF
 	}
-	if errno := n.ioctl(buf); errno != 0 {
+	if errno := n.runIoctl(buf); errno != 0 {
 		return errno
 	}
 	return nil
@@ -96,24 +96,25 @@ func (n *node) Close() error {
 	n.closed = true
 	n.gone.Store(true)
 	n.destroyAll()
-	n.events.close()
+	n.events.closeAll()
 	if n.ctx != nil {
-		n.ctx.release(n)
+		n.ctx.freeResources(n)
 	}
 	return nil
 }
 
-// alive returns an error if the device has failed. It is called where the kernel makes this check.
-func (n *node) alive() unix.Errno {
+// checkAlive returns an error if the device has failed. It is called where the kernel makes this
+// check.
+func (n *node) checkAlive() unix.Errno {
 	if n.nic.Usable() != nil {
 		return unix.EIO
 	}
 	return 0
 }
 
-// context makes the first checks of queries: the device works, and GET_CONTEXT was called.
-func (n *node) context() unix.Errno {
-	if errno := n.alive(); errno != 0 {
+// checkContext makes the first checks of queries: the device works, and GET_CONTEXT was called.
+func (n *node) checkContext() unix.Errno {
+	if errno := n.checkAlive(); errno != 0 {
 		return errno
 	}
 	if n.ctx == nil {

@@ -62,12 +62,12 @@ func (s *PacketSocket) Remove(mac net.HardwareAddr) error {
 		s.members[string(mac)]--
 		return nil
 	}
-	s.drop(string(mac))
+	s.dropMAC(string(mac))
 	return nil
 }
 
-// drop removes an address from the netdev's lists.
-func (s *PacketSocket) drop(mac string) {
+// dropMAC removes an address from the netdev's lists.
+func (s *PacketSocket) dropMAC(mac string) {
 	delete(s.members, mac)
 	if mac == "" {
 		s.nic.RemoveAllMulticast()
@@ -85,7 +85,7 @@ func (s *PacketSocket) Close() error {
 	}
 	s.closed = true
 	for mac := range s.members {
-		s.drop(mac)
+		s.dropMAC(mac)
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ type umem struct {
 	mem   *simnic.Memory
 }
 
-// pin pins size bytes at addr (ib_umem_get in drivers/infiniband/core/umem.c):
+// pinMemory pins size bytes at addr (ib_umem_get in drivers/infiniband/core/umem.c):
 // EPERM if the limit is zero, ENOMEM beyond the limit, EFAULT if there is no memory at addr, or the
 // device may not write to it.
-func (l *Linux) pin(addr, size uint64, writable bool) (*umem, unix.Errno) {
+func (l *Linux) pinMemory(addr, size uint64, writable bool) (*umem, unix.Errno) {
 	if addr+size < addr || addr+size+l.page < addr {
 		return nil, unix.EINVAL
 	}
@@ -33,26 +33,26 @@ func (l *Linux) pin(addr, size uint64, writable bool) (*umem, unix.Errno) {
 	u := &umem{linux: l, pages: int64(pages)}
 	if total := l.pinned.Add(u.pages); l.cfg.Memlock > 0 &&
 		uint64(total)*l.page > uint64(l.cfg.Memlock) {
-		u.unpin()
+		u.unpinMemory()
 		return nil, unix.ENOMEM
 	}
-	if !l.present(first, end-first, writable) {
-		u.unpin()
+	if !l.faultIn(first, end-first, writable) {
+		u.unpinMemory()
 		return nil, unix.EFAULT
 	}
 	u.mem = simnic.NewMemory(mmio.View(addr, int(size)))
 	return u, 0
 }
 
-func (u *umem) unpin() {
+func (u *umem) unpinMemory() {
 	if u != nil {
 		u.linux.pinned.Add(-u.pages)
 	}
 }
 
-// present faults the pages in, as pinning does, and reports whether all are mapped with the access
+// faultIn faults the pages in, as pinning does, and reports whether all are mapped with the access
 // rights requested.
-func (l *Linux) present(addr, size uint64, writable bool) bool {
+func (l *Linux) faultIn(addr, size uint64, writable bool) bool {
 	if size > 1<<47 || !mmio.Mapped(addr, int(size)) {
 		return false
 	}
@@ -93,7 +93,7 @@ func (n *node) mapRecord(addr uint64) (*simnic.Memory, unix.Errno) {
 	at := addr &^ (n.linux.page - 1)
 	p := n.ctx.records[at]
 	if p == nil {
-		mem, errno := n.linux.pin(at, n.linux.page, false)
+		mem, errno := n.linux.pinMemory(at, n.linux.page, false)
 		if errno != 0 {
 			return nil, errno
 		}
@@ -108,7 +108,7 @@ func (n *node) unmapRecord(addr uint64) {
 	at := addr &^ (n.linux.page - 1)
 	p := n.ctx.records[at]
 	if p.users--; p.users == 0 {
-		p.mem.unpin()
+		p.mem.unpinMemory()
 		delete(n.ctx.records, at)
 	}
 }
@@ -121,10 +121,10 @@ type ring struct {
 	mapped bool
 }
 
-// buffer pins a queue's buffer. Its start must be a multiple of 1/64 of a page, the unit of the
+// pinBuffer pins a queue's buffer. Its start must be a multiple of 1/64 of a page, the unit of the
 // page offset in the hardware.
-func (r *ring) buffer(addr, size uint64, writable bool) (*simnic.Memory, unix.Errno) {
-	u, errno := r.node.linux.pin(addr, size, writable)
+func (r *ring) pinBuffer(addr, size uint64, writable bool) (*simnic.Memory, unix.Errno) {
+	u, errno := r.node.linux.pinMemory(addr, size, writable)
 	if errno != 0 {
 		return nil, errno
 	}
@@ -135,17 +135,17 @@ func (r *ring) buffer(addr, size uint64, writable bool) (*simnic.Memory, unix.Er
 	return u.mem, 0
 }
 
-// doorbell maps the queue's doorbell record.
-func (r *ring) doorbell(addr uint64) (*simnic.Memory, unix.Errno) {
+// mapDoorbell maps the queue's doorbell record.
+func (r *ring) mapDoorbell(addr uint64) (*simnic.Memory, unix.Errno) {
 	m, errno := r.node.mapRecord(addr)
 	r.record, r.mapped = addr, errno == 0
 	return m, errno
 }
 
-// free unpins all memory.
-func (r *ring) free() {
+// unpinAll unpins all memory.
+func (r *ring) unpinAll() {
 	for _, u := range r.bufs {
-		u.unpin()
+		u.unpinMemory()
 	}
 	if r.mapped {
 		r.node.unmapRecord(r.record)
@@ -159,7 +159,7 @@ func (r *ring) freeAfter(destroy func() error) func() error {
 	return func() error {
 		err := destroy()
 		if err == nil {
-			r.free()
+			r.unpinAll()
 		}
 		return err
 	}

@@ -7,32 +7,32 @@ import (
 
 // queryPort is QUERY_PORT.
 func queryPort(c *call) unix.Errno {
-	if errno := c.node.context(); errno != 0 {
+	if errno := c.node.checkContext(); errno != 0 {
 		return errno
 	}
 	var req uverbs.QueryPortReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.PortNum != 1 {
 		return unix.EINVAL
 	}
-	return c.respond(c.node.port())
+	return c.writeReply(c.node.describePort())
 }
 
 // queryPortNative is UVERBS_METHOD_QUERY_PORT.
 func queryPortNative(c *call) unix.Errno {
-	if errno := c.node.context(); errno != 0 {
+	if errno := c.node.checkContext(); errno != 0 {
 		return errno
 	}
-	if c.in(uverbs.AttrQueryPortNum).addr != 1 {
+	if c.inputAttr(uverbs.AttrQueryPortNum).addr != 1 {
 		return unix.EINVAL
 	}
-	resp := uverbs.QueryPortRespEx{Legacy: c.node.port()}
-	if !c.node.linux.is(Linux54) {
+	resp := uverbs.QueryPortRespEx{Legacy: c.node.describePort()}
+	if !c.node.linux.isRelease(Linux54) {
 		resp.ActiveSpeedEx = uint32(resp.Legacy.ActiveSpeed)
 	}
-	return c.answer(c.out(uverbs.AttrQueryPortResp), resp)
+	return c.answerStruct(c.outputAttr(uverbs.AttrQueryPortResp), resp)
 }
 
 // Values of ib_uverbs_query_port_resp that have no name in package uverbs
@@ -48,9 +48,9 @@ const (
 	mtu4096         = 5
 )
 
-// port describes a 100 Gbit/s port (mlx5_query_port_roce in
+// describePort describes a 100 Gbit/s port (mlx5_query_port_roce in
 // drivers/infiniband/hw/mlx5/main.c).
-func (n *node) port() uverbs.QueryPortResp {
+func (n *node) describePort() uverbs.QueryPortResp {
 	r := uverbs.QueryPortResp{
 		PortCapFlags: portCapCM,
 		MaxMsgSz:     1 << 30,

@@ -58,7 +58,7 @@ type createQPReq struct {
 // createQP is CREATE_QP.
 func createQP(c *call) unix.Errno {
 	var old createQPReq
-	if errno := c.request(&old); errno != 0 {
+	if errno := c.readRequest(&old); errno != 0 {
 		return errno
 	}
 	return c.createQP(uverbs.ExCreateQPReq{UserHandle: old.UserHandle, PDHandle: old.PDHandle,
@@ -71,7 +71,7 @@ func createQP(c *call) unix.Errno {
 // exCreateQP returns the extended CREATE_QP.
 func exCreateQP(c *call) unix.Errno {
 	var req uverbs.ExCreateQPReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.CompMask&^uverbs.CreateQPMaskIndTable != 0 || req.Reserved != 0 {
@@ -115,7 +115,7 @@ func (c *call) createQP(req uverbs.ExCreateQPReq) unix.Errno {
 	default:
 		return unix.EINVAL
 	}
-	if errno := n.context(); errno != 0 {
+	if errno := n.checkContext(); errno != 0 {
 		return errno
 	}
 	objs, errno := n.qpObjects(req)
@@ -139,7 +139,7 @@ func (n *node) qpObjects(req uverbs.ExCreateQPReq) (p qpObjects, errno unix.Errn
 	}
 	hasSQ := true
 	if req.CompMask&uverbs.CreateQPMaskIndTable != 0 {
-		u, p.table, errno = find[*indTable](n, uverbs.ObjectRWQIndTable, req.RWQIndTblHandle)
+		u, p.table, errno = findObject[*indTable](n, uverbs.ObjectRWQIndTable, req.RWQIndTblHandle)
 		if errno = take(u, errno); errno != 0 {
 			return p, errno
 		}
@@ -152,13 +152,13 @@ func (n *node) qpObjects(req uverbs.ExCreateQPReq) (p qpObjects, errno unix.Errn
 		return p, unix.EINVAL // no shared receive queue can exist
 	}
 	if p.table == nil && req.RecvCQHandle != req.SendCQHandle {
-		u, p.recv, errno = find[*cq](n, uverbs.ObjectCQ, req.RecvCQHandle)
+		u, p.recv, errno = findObject[*cq](n, uverbs.ObjectCQ, req.RecvCQHandle)
 		if errno = take(u, errno); errno != 0 {
 			return p, errno
 		}
 	}
 	if hasSQ {
-		u, p.send, errno = find[*cq](n, uverbs.ObjectCQ, req.SendCQHandle)
+		u, p.send, errno = findObject[*cq](n, uverbs.ObjectCQ, req.SendCQHandle)
 		if errno = take(u, errno); errno != 0 {
 			return p, errno
 		}
@@ -167,7 +167,7 @@ func (n *node) qpObjects(req uverbs.ExCreateQPReq) (p qpObjects, errno unix.Errn
 			p.uses = append(p.uses, u)
 		}
 	}
-	u, p.pd, errno = find[*pd](n, uverbs.ObjectPD, req.PDHandle)
+	u, p.pd, errno = findObject[*pd](n, uverbs.ObjectPD, req.PDHandle)
 	return p, take(u, errno)
 }
 
@@ -178,11 +178,11 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Err
 	if req.QPType != uverbs.QPTypeRawPacket {
 		return unix.EOPNOTSUPP // the model has no queues for RDMA
 	}
-	if n.ctx.version == 0 || !n.raw() {
+	if n.ctx.version == 0 || !n.carriesEthernet() {
 		return unix.EINVAL
 	}
 	q := &qp{user: req.UserHandle, asked: req, ring: ring{node: n},
-		async: reports{file: n.events.reporter()}}
+		async: reports{file: n.events.asyncFile()}}
 	var errno unix.Errno
 	if objs.table != nil {
 		errno = c.createRSS(q, req, objs)
@@ -195,20 +195,22 @@ func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Err
 	if req.MaxRecvWR == 0 {
 		req.MaxRecvSGE = 0
 	}
-	o := &uobject{kind: uverbs.ObjectQP, impl: q, user: q.user, uses: objs.uses, release: q.destroy}
-	return c.create(o, func() unix.Errno {
-		resp := uverbs.ExCreateQPResp{Base: uverbs.CreateQPResp{QPHandle: o.handle, QPN: q.number(),
+	o := &uobject{kind: uverbs.ObjectQP, impl: q, user: q.user, uses: objs.uses,
+		release: q.destroyAll}
+	return c.finishCreate(o, func() unix.Errno {
+		resp := uverbs.ExCreateQPResp{Base: uverbs.CreateQPResp{QPHandle: o.handle,
+			QPN:       q.qpNumber(),
 			MaxSendWR: req.MaxSendWR, MaxSendSGE: req.MaxSendSGE, MaxRecvWR: req.MaxRecvWR,
 			MaxRecvSGE:    req.MaxRecvSGE,
 			MaxInlineData: req.MaxInlineData}}
 		resp.ResponseLength = c.responseLength(resp)
-		return c.respond(resp)
+		return c.writeReply(resp)
 	})
 }
 
-// number returns the QPN: that of the send queue, or of the receive queue if there is no send
+// qpNumber returns the QPN: that of the send queue, or of the receive queue if there is no send
 // queue, 0 for an RSS queue pair.
-func (q *qp) number() uint32 {
+func (q *qp) qpNumber() uint32 {
 	switch {
 	case q.sq != nil:
 		return q.sq.Number()
@@ -236,7 +238,7 @@ func (c *call) qpDriver() (drv uverbs.Mlx5CreateQPReq, errno unix.Errno) {
 	if c.uhw.in.n < uverbs.SizeOf(drv) {
 		return drv, unix.EINVAL
 	}
-	if !c.uhw.in.cleared(qpDriverWhole) {
+	if !c.uhw.in.zeroFrom(qpDriverWhole) {
 		return drv, unix.EINVAL
 	}
 	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
@@ -252,12 +254,12 @@ func (c *call) qpDriver() (drv uverbs.Mlx5CreateQPReq, errno unix.Errno) {
 	return drv, 0
 }
 
-// event passes on a catastrophic error of one of the queues.
-func (q *qp) event(simnic.Event) { q.async.report(uverbs.EventQPFatal, q.user) }
+// passQueueError passes on a catastrophic error of one of the queues.
+func (q *qp) passQueueError(simnic.Event) { q.async.reportEvent(uverbs.EventQPFatal, q.user) }
 
-// destroy frees all resources. It works in any state of the queues, and after an incomplete
+// destroyAll frees all resources. It works in any state of the queues, and after an incomplete
 // creation.
-func (q *qp) destroy() error {
+func (q *qp) destroyAll() error {
 	if q.tir != nil {
 		if err := q.ring.node.destroyTIR(q.tir); err != nil {
 			return err
@@ -265,7 +267,7 @@ func (q *qp) destroy() error {
 		q.tir = nil
 	}
 	if !q.rss && q.state != qpReset &&
-		q.move(simnic.StateReset, simnic.StateReset, true) == unix.EINVAL {
+		q.moveQueues(simnic.StateReset, simnic.StateReset, true) == unix.EINVAL {
 		// and continue (destroy_qp_common in drivers/infiniband/hw/mlx5/qp.c)
 		q.ring.node.linux.refused.Add(1)
 	}
@@ -282,22 +284,22 @@ func (q *qp) destroy() error {
 		q.sq = nil
 	}
 	if q.bfregs != nil {
-		q.bfregs.give(q.bfreg)
+		q.bfregs.freeRegister(q.bfreg)
 		q.bfregs = nil
 	}
-	q.ring.free()
+	q.ring.unpinAll()
 	return nil
 }
 
 // destroyQP is DESTROY_QP.
 func destroyQP(c *call) unix.Errno {
 	var req uverbs.DestroyQPReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
-	o, errno := c.node.destroy(uverbs.ObjectQP, req.QPHandle)
+	o, errno := c.node.destroyObject(uverbs.ObjectQP, req.QPHandle)
 	if errno != 0 {
 		return errno
 	}
-	return c.respond(uverbs.DestroyQPResp{EventsReported: o.impl.(*qp).async.sent.Load()})
+	return c.writeReply(uverbs.DestroyQPResp{EventsReported: o.impl.(*qp).async.sent.Load()})
 }

@@ -23,9 +23,9 @@ func (c *call) createRaw(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.E
 		return errno
 	}
 	q.bfregs = &c.node.ctx.bfregs
-	q.bfreg = q.bfregs.alloc()
+	q.bfreg = q.bfregs.allocRegister()
 	if errno := c.makeRaw(q, req, drv, objs); errno != 0 {
-		_ = q.destroy()
+		_ = q.destroyAll()
 		return errno
 	}
 	return 0
@@ -71,11 +71,11 @@ func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPR
 	var rqRing *simnic.Memory
 	var errno unix.Errno
 	if size := uint64(drv.RQWQECount) << drv.RQWQEShift; drv.BufAddr != 0 && size != 0 {
-		if rqRing, errno = q.ring.buffer(drv.BufAddr, size, false); errno != 0 {
+		if rqRing, errno = q.ring.pinBuffer(drv.BufAddr, size, false); errno != 0 {
 			return errno
 		}
 	}
-	record, errno := q.ring.doorbell(drv.DBAddr)
+	record, errno := q.ring.mapDoorbell(drv.DBAddr)
 	if errno != 0 {
 		return errno
 	}
@@ -89,25 +89,25 @@ func (c *call) makeRaw(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPR
 			return errno
 		}
 	}
-	return c.uhw.out.putUpTo(uverbs.Mlx5CreateQPResp{BfregIndex: q.bfregs.index(q.bfreg)})
+	return c.uhw.out.putUpTo(uverbs.Mlx5CreateQPResp{BfregIndex: q.bfregs.clientIndex(q.bfreg)})
 }
 
 func (c *call) makeSQ(q *qp, drv uverbs.Mlx5CreateQPReq, objs qpObjects,
 	record *simnic.Memory) unix.Errno {
 	n := c.node
-	format, errno := objs.send.stamps.format(n.nic.Caps().Timestamps)
+	format, errno := objs.send.stamps.stampFormat(n.nic.Caps().Timestamps)
 	if errno != 0 {
 		return errno
 	}
-	mem, errno := q.ring.buffer(drv.SQBufAddr, uint64(drv.SQWQECount)*64, false)
+	mem, errno := q.ring.pinBuffer(drv.SQBufAddr, uint64(drv.SQWQECount)*64, false)
 	if errno != 0 {
 		return errno
 	}
 	sq, err := n.nic.CreateSQ(simnic.SQAttr{
 		PD: objs.pd.number, TD: n.ctx.td, CQ: objs.send.hw, Ring: mem,
 		LogSize: bits.Len32(drv.SQWQECount) - 1,
-		Record:  record, UAR: q.bfregs.uar(q.bfreg), UserIndex: drv.UIDX, Timestamps: format,
-		MPW: n.nic.Caps().EnhancedMPW, LegacyMPW: n.nic.Caps().LegacyMPW, Events: q.event,
+		Record:  record, UAR: q.bfregs.uarPage(q.bfreg), UserIndex: drv.UIDX, Timestamps: format,
+		MPW: n.nic.Caps().EnhancedMPW, LegacyMPW: n.nic.Caps().LegacyMPW, Events: q.passQueueError,
 	})
 	q.sq = sq
 	return errnoOf(err)
@@ -119,14 +119,14 @@ func (c *call) makeRQ(q *qp, req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPRe
 	if mem == nil {
 		return unix.EINVAL
 	}
-	format, errno := objs.recv.stamps.format(n.nic.Caps().Timestamps)
+	format, errno := objs.recv.stamps.stampFormat(n.nic.Caps().Timestamps)
 	if errno != 0 {
 		return errno
 	}
 	rq, err := n.nic.CreateRQ(simnic.RQAttr{
 		PD: objs.pd.number, CQ: objs.recv.hw, Ring: mem, LogSize: bits.Len32(drv.RQWQECount) - 1,
 		LogStride: int(drv.RQWQEShift),
-		Record:    record, UserIndex: drv.UIDX, Timestamps: format, Events: q.event,
+		Record:    record, UserIndex: drv.UIDX, Timestamps: format, Events: q.passQueueError,
 		VLANStrip:  req.CreateFlags&uverbs.QPCreateCVLANStripping != 0,
 		ScatterFCS: req.CreateFlags&uverbs.QPCreateScatterFCS != 0,
 		EndPad:     req.CreateFlags&uverbs.QPCreatePCIWriteEndPadding != 0,

@@ -58,7 +58,7 @@ const (
 // modifyQP is MODIFY_QP.
 func modifyQP(c *call) unix.Errno {
 	var req uverbs.ExModifyQPReq
-	if errno := c.request(&req.Base); errno != 0 {
+	if errno := c.readRequest(&req.Base); errno != 0 {
 		return errno
 	}
 	if req.Base.AttrMask&^qpAttrStandard != 0 {
@@ -70,7 +70,7 @@ func modifyQP(c *call) unix.Errno {
 // exModifyQP returns the extended MODIFY_QP, which can also limit the rate.
 func exModifyQP(c *call) unix.Errno {
 	var req uverbs.ExModifyQPReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.Base.AttrMask&^(qpAttrStandard|uverbs.QPAttrRateLimit) != 0 {
@@ -81,14 +81,14 @@ func exModifyQP(c *call) unix.Errno {
 	}
 	var resp uverbs.ExModifyQPResp
 	resp.ResponseLength = c.responseLength(resp)
-	return c.respond(resp)
+	return c.writeReply(resp)
 }
 
 // modifyQP makes the checks of the core (modify_qp in uverbs_cmd.c) and of the
 // driver (mlx5_ib_modify_qp in qp.c).
 func (c *call) modifyQP(req uverbs.ExModifyQPReq) unix.Errno {
 	b := &req.Base
-	_, q, errno := find[*qp](c.node, uverbs.ObjectQP, b.QPHandle)
+	_, q, errno := findObject[*qp](c.node, uverbs.ObjectQP, b.QPHandle)
 	if errno != 0 {
 		return errno
 	}
@@ -121,7 +121,7 @@ func (c *call) modifyQP(req uverbs.ExModifyQPReq) unix.Errno {
 	if has(uverbs.QPAttrRateLimit) && (req.RateLimit != 0 || drv.BurstInfo.MaxBurstSz != 0) {
 		return unix.EOPNOTSUPP // the model paces nothing
 	}
-	return q.step(from, to)
+	return q.stepQueues(from, to)
 }
 
 // modifyDriver reads the driver's part, which is optional.
@@ -150,24 +150,24 @@ func stepAllowed(from, to uint8, mask uint32) bool {
 	return known && mask&m.needs == m.needs && mask&^(m.needs|m.allows|uverbs.QPAttrState) == 0
 }
 
-// step moves the queues to the states that a verbs state requires: the receive queue runs from INIT
-// on, the send queue from RTS on.
-func (q *qp) step(from, to uint8) unix.Errno {
+// stepQueues moves the queues to the states that a verbs state requires: the receive queue runs
+// from INIT on, the send queue from RTS on.
+func (q *qp) stepQueues(from, to uint8) unix.Errno {
 	if from == qpReset && to == qpReset {
 		return 0
 	}
 	var errno unix.Errno
 	switch to {
 	case qpReset:
-		errno = q.move(simnic.StateReset, simnic.StateReset, true)
+		errno = q.moveQueues(simnic.StateReset, simnic.StateReset, true)
 	case qpErr:
-		errno = q.move(simnic.StateError, simnic.StateError, true)
+		errno = q.moveQueues(simnic.StateError, simnic.StateError, true)
 	case qpInit:
 		if from == qpReset {
-			errno = q.move(simnic.StateReady, simnic.StateReset, true)
+			errno = q.moveQueues(simnic.StateReady, simnic.StateReset, true)
 		}
 	case qpRTS:
-		errno = q.move(q.rqSeen, simnic.StateReady, false)
+		errno = q.moveQueues(q.rqSeen, simnic.StateReady, false)
 	}
 	if errno == 0 {
 		q.state = to
@@ -175,9 +175,9 @@ func (q *qp) step(from, to uint8) unix.Errno {
 	return errno
 }
 
-// move requests new states of the hardware, from those the driver recorded: EINVAL if the recorded
-// states are wrong (modify_raw_packet_qp).
-func (q *qp) move(rq, sq simnic.State, receive bool) unix.Errno {
+// moveQueues requests new states of the hardware, from those the driver recorded: EINVAL if the
+// recorded states are wrong (modify_raw_packet_qp).
+func (q *qp) moveQueues(rq, sq simnic.State, receive bool) unix.Errno {
 	if q.rq != nil && receive {
 		if err := q.rq.Modify(q.rqSeen, rq); err != nil {
 			return errnoOf(err)
@@ -196,17 +196,17 @@ func (q *qp) move(rq, sq simnic.State, receive bool) unix.Errno {
 // queryQP is QUERY_QP. It also updates the driver's record of the states of the queues.
 func queryQP(c *call) unix.Errno {
 	var req uverbs.QueryQPReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
-	_, q, errno := find[*qp](c.node, uverbs.ObjectQP, req.QPHandle)
+	_, q, errno := findObject[*qp](c.node, uverbs.ObjectQP, req.QPHandle)
 	if errno != 0 {
 		return errno
 	}
 	if q.rss {
 		return unix.ENOSYS
 	}
-	if errno := q.refresh(); errno != 0 {
+	if errno := q.refreshState(); errno != 0 {
 		return errno
 	}
 	resp := uverbs.QueryQPResp{QPState: q.state, CurQPState: q.state, PortNum: 1,
@@ -217,12 +217,12 @@ func queryQP(c *call) unix.Errno {
 	if q.asked.SQSigAll != 0 {
 		resp.SQSigAll = 1
 	}
-	return c.respond(resp)
+	return c.writeReply(resp)
 }
 
-// refresh records the actual states of the queues and derives the verbs state from them: it does
-// not change unless they contradict it (sqrq_state_to_qp_state).
-func (q *qp) refresh() unix.Errno {
+// refreshState records the actual states of the queues and derives the verbs state from them: it
+// does not change unless they contradict it (sqrq_state_to_qp_state).
+func (q *qp) refreshState() unix.Errno {
 	if q.sq != nil {
 		q.sqSeen = q.sq.State()
 	}

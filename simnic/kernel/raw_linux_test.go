@@ -174,7 +174,7 @@ func (r *rawNode) must(w write) write {
 func (r *rawNode) open() (resp uverbs.Mlx5AllocUcontextResp) {
 	r.t.Helper()
 	req := contextRequest(16, 15)
-	if r.linux.is(Linux54) {
+	if r.linux.isRelease(Linux54) {
 		w := r.must(write{cmd: uverbs.CmdGetContext, core: make([]byte, 8),
 			out: 8, uhw: req, uhwOut: 72})
 		var core uverbs.GetContextResp

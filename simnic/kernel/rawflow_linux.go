@@ -64,31 +64,31 @@ func rawFlowMethods(t map[methodKey]*method, r Release) {
 
 // createMatcher is MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
 func createMatcher(c *call) unix.Errno {
-	m := &matcher{kind: simnic.FlowType(c.enum(uverbs.AttrFlowMatcherType)), receives: true,
+	m := &matcher{kind: simnic.FlowType(c.enumAttr(uverbs.AttrFlowMatcherType)), receives: true,
 		mask: make([]byte, matchParamsMax)}
 	if errno := c.copyIn(m.mask, uverbs.AttrFlowMatcherMask); errno != 0 {
 		return errno
 	}
 	if m.kind == simnic.FlowNormal {
-		m.priority = uint16(c.in(uverbs.AttrFlowMatcherType).addr)
+		m.priority = uint16(c.inputAttr(uverbs.AttrFlowMatcherType).addr)
 	}
-	m.criteria = uint8(c.in(uverbs.AttrFlowMatcherCriteria).addr)
+	m.criteria = uint8(c.inputAttr(uverbs.AttrFlowMatcherCriteria).addr)
 	if errno := m.namespace(c); errno != 0 {
 		return errno
 	}
 	o := &uobject{kind: uverbs.ObjectFlowMatcher, impl: m, release: func() error { return nil }}
-	return c.create(o, func() unix.Errno {
-		c.returns(uverbs.AttrFlowMatcherHandle, uint64(o.handle))
+	return c.finishCreate(o, func() unix.Errno {
+		c.returnHandle(uverbs.AttrFlowMatcherHandle, uint64(o.handle))
 		return 0
 	})
 }
 
 // namespace is mlx5_ib_matcher_ns: which tables the matcher is for.
 func (m *matcher) namespace(c *call) unix.Errno {
-	table := c.in(uverbs.AttrFlowMatcherTable)
-	flags, errno := c.flags(uverbs.AttrFlowMatcherFlags, uint64(uverbs.FlowFlagEgress))
+	table := c.inputAttr(uverbs.AttrFlowMatcherTable)
+	flags, errno := c.flagsAttr(uverbs.AttrFlowMatcherFlags, uint64(uverbs.FlowFlagEgress))
 	switch {
-	case table.given && c.in(uverbs.AttrFlowMatcherFlags).given:
+	case table.given && c.inputAttr(uverbs.AttrFlowMatcherFlags).given:
 		return unix.EINVAL
 	case table.given && table.addr > 6:
 		return unix.EINVAL
@@ -100,7 +100,8 @@ func (m *matcher) namespace(c *call) unix.Errno {
 }
 
 func destroyMatcher(c *call) unix.Errno {
-	return c.destroys(uverbs.ObjectFlowMatcher, uint32(c.in(uverbs.AttrFlowMatcherHandle).addr))
+	return c.runDestroy(uverbs.ObjectFlowMatcher,
+		uint32(c.inputAttr(uverbs.AttrFlowMatcherHandle).addr))
 }
 
 // createRawFlow is MLX5_IB_METHOD_CREATE_FLOW. Of the destinations there are queue pairs, and of
@@ -110,8 +111,8 @@ func createRawFlow(c *call) unix.Errno {
 	if n.linux.cfg.NoNetRaw {
 		return unix.EPERM
 	}
-	object, m, errno := find[*matcher](n, uverbs.ObjectFlowMatcher,
-		uint32(c.in(uverbs.AttrRawFlowMatcher).addr))
+	object, m, errno := findObject[*matcher](n, uverbs.ObjectFlowMatcher,
+		uint32(c.inputAttr(uverbs.AttrRawFlowMatcher).addr))
 	if errno != 0 {
 		return errno
 	}
@@ -123,7 +124,7 @@ func createRawFlow(c *call) unix.Errno {
 	if target != nil {
 		uses = append(uses, target)
 	}
-	if tag := c.in(uverbs.AttrRawFlowTag); tag.given {
+	if tag := c.inputAttr(uverbs.AttrRawFlowTag); tag.given {
 		if a.HasTag, a.Tag = true, uint32(tag.addr); a.Tag >= 1<<24 {
 			return unix.EINVAL
 		}
@@ -132,7 +133,7 @@ func createRawFlow(c *call) unix.Errno {
 	if errno := c.copyIn(value, uverbs.AttrRawFlowValue); errno != 0 {
 		return errno
 	}
-	if errno := m.complete(&a, value, n.nic.Caps()); errno != 0 {
+	if errno := m.completeRule(&a, value, n.nic.Caps()); errno != 0 {
 		return errno
 	}
 	f, err := n.nic.CreateFlow(a)
@@ -140,29 +141,29 @@ func createRawFlow(c *call) unix.Errno {
 		return errnoOf(err)
 	}
 	o := &uobject{kind: uverbs.ObjectFlow, impl: f, uses: uses, release: f.Destroy}
-	return c.create(o, func() unix.Errno {
-		c.returns(uverbs.AttrRawFlowHandle, uint64(o.handle))
+	return c.finishCreate(o, func() unix.Errno {
+		c.returnHandle(uverbs.AttrRawFlowHandle, uint64(o.handle))
 		return 0
 	})
 }
 
 // rawDestination is get_dests for received frames.
 func (c *call) rawDestination() (a simnic.FlowAttr, target *uobject, errno unix.Errno) {
-	flags, errno := c.flags(uverbs.AttrRawFlowFlags,
+	flags, errno := c.flagsAttr(uverbs.AttrRawFlowFlags,
 		uint64(uverbs.RawFlowDefaultMiss|uverbs.RawFlowDrop))
 	if errno != 0 {
 		return a, nil, errno
 	}
 	a.Miss, a.Drop = flags&uint64(uverbs.RawFlowDefaultMiss) != 0,
 		flags&uint64(uverbs.RawFlowDrop) != 0
-	to := c.in(uverbs.AttrRawFlowQP)
+	to := c.inputAttr(uverbs.AttrRawFlowQP)
 	if a.Miss && a.Drop || to.given && flags != 0 {
 		return a, nil, unix.EINVAL
 	}
 	if !to.given {
 		return a, nil, 0
 	}
-	target, q, errno := find[*qp](c.node, uverbs.ObjectQP, uint32(to.addr))
+	target, q, errno := findObject[*qp](c.node, uverbs.ObjectQP, uint32(to.addr))
 	if errno != 0 {
 		return a, nil, errno
 	}
@@ -172,9 +173,9 @@ func (c *call) rawDestination() (a simnic.FlowAttr, target *uobject, errno unix.
 	return a, target, 0
 }
 
-// complete adds match and priority to a rule, with the checks of raw_fs_rule_add,
+// completeRule adds match and priority to a rule, with the checks of raw_fs_rule_add,
 // mlx5_add_flow_rules and, as it were, of the firmware.
-func (m *matcher) complete(a *simnic.FlowAttr, value []byte, caps simnic.Caps) unix.Errno {
+func (m *matcher) completeRule(a *simnic.FlowAttr, value []byte, caps simnic.Caps) unix.Errno {
 	switch {
 	case m.kind != simnic.FlowNormal, !m.receives:
 		return unix.EOPNOTSUPP
@@ -203,20 +204,20 @@ func (m *matcher) complete(a *simnic.FlowAttr, value []byte, caps simnic.Caps) u
 }
 
 func destroyRawFlow(c *call) unix.Errno {
-	return c.destroys(uverbs.ObjectFlow, uint32(c.in(uverbs.AttrRawFlowHandle).addr))
+	return c.runDestroy(uverbs.ObjectFlow, uint32(c.inputAttr(uverbs.AttrRawFlowHandle).addr))
 }
 
 // copyIn fills the beginning of b with an attribute's bytes, which are no more.
 func (c *call) copyIn(b []byte, id uint16) unix.Errno {
-	in := c.in(id)
-	got, errno := in.read(0, in.n)
+	in := c.inputAttr(id)
+	got, errno := in.copyIn(0, in.n)
 	copy(b, got)
 	return errno
 }
 
-// flags returns an attribute of flags, 0 if it is not given (uverbs_get_flags64).
-func (c *call) flags(id uint16, known uint64) (uint64, unix.Errno) {
-	in := c.in(id)
+// flagsAttr returns an attribute of flags, 0 if it is not given (uverbs_get_flags64).
+func (c *call) flagsAttr(id uint16, known uint64) (uint64, unix.Errno) {
+	in := c.inputAttr(id)
 	if !in.given {
 		return 0, 0
 	}

@@ -19,7 +19,7 @@ type indTable struct {
 func exCreateIndTable(c *call) unix.Errno {
 	var req uverbs.ExCreateRWQIndTblReq
 	r := reader{in: &c.core.in}
-	if errno := r.start(&req); errno != 0 {
+	if errno := r.readStruct(&req); errno != 0 {
 		return errno
 	}
 	if req.CompMask != 0 {
@@ -28,18 +28,18 @@ func exCreateIndTable(c *call) unix.Errno {
 	if req.LogIndTblSize > uverbs.MaxLogIndTblSize {
 		return unix.EINVAL
 	}
-	handles, errno := r.next(4 << req.LogIndTblSize)
+	handles, errno := r.readBytes(4 << req.LogIndTblSize)
 	if errno != 0 {
 		return errno
 	}
-	if errno := r.finish(); errno != 0 {
+	if errno := r.refuseTrailing(); errno != 0 {
 		return errno
 	}
 	uses, rqs, errno := c.node.tableEntries(handles)
 	if errno != 0 {
 		return errno
 	}
-	if errno := c.node.context(); errno != 0 {
+	if errno := c.node.checkContext(); errno != 0 {
 		return errno
 	}
 	if errno := c.tableDriver(req); errno != 0 {
@@ -50,24 +50,24 @@ func exCreateIndTable(c *call) unix.Errno {
 		return errnoOf(err)
 	}
 	if c.uhw.out.n != 0 {
-		if errno := c.uhw.out.put(make([]byte, 8)); errno != 0 {
+		if errno := c.uhw.out.putAll(make([]byte, 8)); errno != 0 {
 			_ = hw.Destroy()
 			return errno
 		}
 	}
 	o := &uobject{kind: uverbs.ObjectRWQIndTable, impl: &indTable{hw, len(rqs)},
 		uses: uses, release: hw.Destroy}
-	return c.create(o, func() unix.Errno {
+	return c.finishCreate(o, func() unix.Errno {
 		resp := uverbs.ExCreateRWQIndTblResp{IndTblHandle: o.handle, IndTblNum: hw.Number()}
 		resp.ResponseLength = c.responseLength(resp)
-		return c.respond(resp)
+		return c.writeReply(resp)
 	})
 }
 
 // tableEntries looks up the work queues of a table.
 func (n *node) tableEntries(handles []byte) (uses []*uobject, rqs []*simnic.RQ, errno unix.Errno) {
 	for ; len(handles) > 0; handles = handles[4:] {
-		o, q, errno := find[*wq](n, uverbs.ObjectWQ, binary.NativeEndian.Uint32(handles))
+		o, q, errno := findObject[*wq](n, uverbs.ObjectWQ, binary.NativeEndian.Uint32(handles))
 		if errno != 0 {
 			return nil, nil, errno
 		}
@@ -79,7 +79,7 @@ func (n *node) tableEntries(handles []byte) (uses []*uobject, rqs []*simnic.RQ, 
 // tableDriver makes the driver's checks (mlx5_ib_create_rwq_ind_table in
 // drivers/infiniband/hw/mlx5/qp.c).
 func (c *call) tableDriver(req uverbs.ExCreateRWQIndTblReq) unix.Errno {
-	if !c.uhw.in.cleared(0) {
+	if !c.uhw.in.zeroFrom(0) {
 		return unix.EOPNOTSUPP
 	}
 	if int(req.LogIndTblSize) > c.node.nic.Caps().LogMaxRQT || c.uhw.out.n != 0 && c.uhw.out.n < 8 {
@@ -91,13 +91,13 @@ func (c *call) tableDriver(req uverbs.ExCreateRWQIndTblReq) unix.Errno {
 // exDestroyIndTable is DESTROY_RWQ_IND_TBL.
 func exDestroyIndTable(c *call) unix.Errno {
 	var req uverbs.ExDestroyRWQIndTblReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.CompMask != 0 {
 		return unix.EOPNOTSUPP
 	}
-	return c.destroys(uverbs.ObjectRWQIndTable, req.IndTblHandle)
+	return c.runDestroy(uverbs.ObjectRWQIndTable, req.IndTblHandle)
 }
 
 // Hash fields in groups that exclude each other.
@@ -115,7 +115,8 @@ const (
 // (create_rss_raw_qp_tir in qp.c).
 func (c *call) createRSS(q *qp, req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
 	var drv uverbs.Mlx5CreateQPRSSReq
-	if c.uhw.in.n < uverbs.SizeOf(drv) || c.uhw.out.n < 4 || !c.uhw.in.cleared(uverbs.SizeOf(drv)) {
+	if c.uhw.in.n < uverbs.SizeOf(drv) || c.uhw.out.n < 4 ||
+		!c.uhw.in.zeroFrom(uverbs.SizeOf(drv)) {
 		return unix.EINVAL
 	}
 	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
@@ -182,7 +183,7 @@ func rssAttr(drv uverbs.Mlx5CreateQPRSSReq, entries int) (a simnic.TIRAttr, errn
 		return a, unix.EINVAL
 	case fields&hashV4 != 0 && fields&hashV6 != 0:
 		return a, unix.EINVAL
-	case kinds(fields, hashTCP, hashUDP, hashSPI) > 1:
+	case requestedKinds(fields, hashTCP, hashUDP, hashSPI) > 1:
 		return a, unix.EINVAL
 	}
 	a.SelfLoopbackUnicast = drv.Flags&uverbs.Mlx5QPFlagAllowSelfLBUC != 0
@@ -197,8 +198,8 @@ func rssAttr(drv uverbs.Mlx5CreateQPRSSReq, entries int) (a simnic.TIRAttr, errn
 	return a, 0
 }
 
-// kinds counts the groups with a requested field.
-func kinds(fields uint64, groups ...uint64) (n int) {
+// requestedKinds counts the groups with a requested field.
+func requestedKinds(fields uint64, groups ...uint64) (n int) {
 	for _, g := range groups {
 		n += min(1, bits.OnesCount64(fields&g))
 	}

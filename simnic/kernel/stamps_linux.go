@@ -10,9 +10,9 @@ import (
 // queues that complete into it.
 type stamps struct{ real, freeRunning bool }
 
-// format returns the format of time stamps of a queue (get_ts_format in
+// stampFormat returns the format of time stamps of a queue (get_ts_format in
 // drivers/infiniband/hw/mlx5/qp.c).
-func (s stamps) format(have simnic.TimestampCap) (simnic.TimestampFormat, unix.Errno) {
+func (s stamps) stampFormat(have simnic.TimestampCap) (simnic.TimestampFormat, unix.Errno) {
 	switch {
 	case s.real && have == simnic.StampsFreeRunning,
 		!s.real && s.freeRunning && have == simnic.StampsRealTime:

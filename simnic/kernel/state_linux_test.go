@@ -44,7 +44,7 @@ func TestQueuePairStates(t *testing.T) {
 			put64(put32(put32(w.uhw, 20, 64), 24, 4), 0, r.alloc(1024))
 		}
 		h := u32(r.must(w).gotOut, 0)
-		_, q, _ := find[*qp](r.node, uverbs.ObjectQP, h)
+		_, q, _ := findObject[*qp](r.node, uverbs.ObjectQP, h)
 		for _, s := range steps {
 			m := write{cmd: uverbs.CmdModifyQP, out: -1, uhwOut: -1,
 				core: bytesOf(uverbs.ModifyQPReq{QPHandle: h, AttrMask: s.mask,
@@ -152,7 +152,7 @@ func TestReleases(t *testing.T) {
 		if errno := r.do(&w); errno != 524 {
 			t.Errorf("TTL: %v, want ENOTSUPP", errno)
 		}
-		_, q, _ := find[*wq](r.node, uverbs.ObjectWQ, o.wq)
+		_, q, _ := findObject[*wq](r.node, uverbs.ObjectWQ, o.wq)
 		if q.user != 0 {
 			t.Errorf("user handle %#x is kept", q.user)
 		}

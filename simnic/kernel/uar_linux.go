@@ -16,9 +16,9 @@ type bfregs struct {
 	users       []int    // queue pairs per register
 }
 
-// init allocates the registers requested, rounded up to whole system pages (calc_total_bfregs,
-// allocate_uars in drivers/infiniband/hw/mlx5/main.c).
-func (b *bfregs) init(n *node, req uverbs.Mlx5AllocUcontextReqV2) unix.Errno {
+// allocRequested allocates the registers requested, rounded up to whole system pages
+// (calc_total_bfregs, allocate_uars in drivers/infiniband/hw/mlx5/main.c).
+func (b *bfregs) allocRequested(n *node, req uverbs.Mlx5AllocUcontextReqV2) unix.Errno {
 	if req.TotalNumBfregs == 0 {
 		return unix.EINVAL
 	}
@@ -41,9 +41,9 @@ func (b *bfregs) init(n *node, req uverbs.Mlx5AllocUcontextReqV2) unix.Errno {
 	return 0
 }
 
-// alloc gives a queue pair a register: one of its own while there are any, else
+// allocRegister gives a queue pair a register: one of its own while there are any, else
 // a shared one, else register 0 (alloc_bfreg in qp.c).
-func (b *bfregs) alloc() uint32 {
+func (b *bfregs) allocRegister() uint32 {
 	high := b.total - b.low
 	for i := high; i < b.total; i++ {
 		if b.users[i] == 0 {
@@ -61,13 +61,13 @@ func (b *bfregs) alloc() uint32 {
 	return best
 }
 
-func (b *bfregs) give(i uint32) { b.users[i]-- }
+func (b *bfregs) freeRegister(i uint32) { b.users[i]-- }
 
-// uar returns the number of the UAR page of register i.
-func (b *bfregs) uar(i uint32) uint32 { return b.uars[i/uverbs.BfregsPerUAR] }
+// uarPage returns the number of the UAR page of register i.
+func (b *bfregs) uarPage(i uint32) uint32 { return b.uars[i/uverbs.BfregsPerUAR] }
 
-// index returns the client's number of register i, with four registers per UAR.
-func (b *bfregs) index(i uint32) uint32 {
+// clientIndex returns the client's number of register i, with four registers per UAR.
+func (b *bfregs) clientIndex(i uint32) uint32 {
 	return i/uverbs.BfregsPerUAR*uverbs.BfregIndexPerUAR + i%uverbs.BfregsPerUAR
 }
 
@@ -83,7 +83,7 @@ func (n *node) Mmap(offset int64, length int, writable bool) (*uverbs.Page, erro
 	if length <= 0 || offset < 0 || uint64(offset)%n.linux.page != 0 {
 		return nil, unix.EINVAL
 	}
-	if errno := n.context(); errno != 0 {
+	if errno := n.checkContext(); errno != 0 {
 		return nil, errno
 	}
 	at := uint64(offset) / n.linux.page
@@ -93,7 +93,7 @@ func (n *node) Mmap(offset int64, length int, writable bool) (*uverbs.Page, erro
 	case uverbs.MmapGetContiguousPages:
 		return nil, unix.ENOSYS
 	case uverbs.MmapRegularPage, uverbs.MmapWCPage, uverbs.MmapNCPage:
-		if !whole || index >= uint64(n.ctx.bfregs.pages()) {
+		if !whole || index >= uint64(n.ctx.bfregs.pageCount()) {
 			return nil, unix.EINVAL
 		}
 		if command == uverbs.MmapWCPage && n.linux.cfg.NoWriteCombining {
@@ -119,7 +119,7 @@ func clockErrno(whole, writable bool) unix.Errno {
 	return unix.EOPNOTSUPP
 }
 
-func (b *bfregs) pages() uint32 { return uint32(len(b.uars)) / b.uarsPerPage }
+func (b *bfregs) pageCount() uint32 { return uint32(len(b.uars)) / b.uarsPerPage }
 
 // uarPage returns a system page with one or more UARs on it, mapped write-combining
 // or not.

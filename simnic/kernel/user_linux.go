@@ -17,8 +17,8 @@ type userIn struct {
 	inline [8]byte
 }
 
-// read copies n bytes at off. The caller keeps off+n within u.n.
-func (u *userIn) read(off, n int) ([]byte, unix.Errno) {
+// copyIn copies n bytes at off. The caller keeps off+n within u.n.
+func (u *userIn) copyIn(off, n int) ([]byte, unix.Errno) {
 	if u.n > len(u.inline) {
 		return u.readFar(off, n)
 	}
@@ -36,12 +36,12 @@ func (u *userIn) readFar(off, n int) ([]byte, unix.Errno) {
 	return b, 0
 }
 
-// cleared reports whether all bytes from off on are zero.
-func (u *userIn) cleared(off int) bool {
+// zeroFrom reports whether all bytes from off on are zero.
+func (u *userIn) zeroFrom(off int) bool {
 	if off >= u.n {
 		return true
 	}
-	b, errno := u.read(off, u.n-off)
+	b, errno := u.copyIn(off, u.n-off)
 	if errno != 0 {
 		return false
 	}
@@ -55,7 +55,7 @@ func (u *userIn) cleared(off int) bool {
 
 // copyStruct fills the uAPI struct that v points to with the bytes given, and zeroes for the rest.
 func (u *userIn) copyStruct(v any) unix.Errno {
-	b, errno := u.read(0, min(u.n, uverbs.SizeOf(v)))
+	b, errno := u.copyIn(0, min(u.n, uverbs.SizeOf(v)))
 	if errno != 0 {
 		return errno
 	}
@@ -71,8 +71,8 @@ type userOut struct {
 	addr  uint64
 }
 
-// put writes all of b and ignores the stated room, as drivers do (ib_copy_to_udata).
-func (u *userOut) put(b []byte) unix.Errno {
+// putAll writes all of b and ignores the stated room, as drivers do (ib_copy_to_udata).
+func (u *userOut) putAll(b []byte) unix.Errno {
 	if len(b) > 0 && mmio.WriteUser(u.addr, b) != nil {
 		return unix.EFAULT
 	}
@@ -83,7 +83,7 @@ func (u *userOut) put(b []byte) unix.Errno {
 func (u *userOut) putUpTo(v any) unix.Errno {
 	b := make([]byte, uverbs.SizeOf(v))
 	uverbs.PutStruct(b, v)
-	return u.put(b[:min(len(b), u.n)])
+	return u.putAll(b[:min(len(b), u.n)])
 }
 
 // call describes one command in progress.
@@ -99,8 +99,8 @@ type call struct {
 	}
 }
 
-// in returns the input attribute with this id.
-func (c *call) in(id uint16) userIn {
+// inputAttr returns the input attribute with this id.
+func (c *call) inputAttr(id uint16) userIn {
 	i, ok := c.index[id]
 	if !ok {
 		return userIn{}
@@ -111,8 +111,8 @@ func (c *call) in(id uint16) userIn {
 	return u
 }
 
-// enum returns the kind that an attribute of attrEnum names.
-func (c *call) enum(id uint16) uint8 {
+// enumAttr returns the kind that an attribute of attrEnum names.
+func (c *call) enumAttr(id uint16) uint8 {
 	i, ok := c.index[id]
 	if !ok {
 		return 0
@@ -120,8 +120,8 @@ func (c *call) enum(id uint16) uint8 {
 	return uint8(c.attrs[i].AttrData)
 }
 
-// out returns the output attribute with this id.
-func (c *call) out(id uint16) userOut {
+// outputAttr returns the output attribute with this id.
+func (c *call) outputAttr(id uint16) userOut {
 	i, ok := c.index[id]
 	if !ok {
 		return userOut{}
@@ -129,8 +129,8 @@ func (c *call) out(id uint16) userOut {
 	return userOut{given: true, index: i, n: int(c.attrs[i].Len), addr: c.attrs[i].Data}
 }
 
-// written tells the client that an output has been filled.
-func (c *call) written(u userOut) {
+// markWritten tells the client that an output has been filled.
+func (c *call) markWritten(u userOut) {
 	if !u.given {
 		return
 	}
@@ -138,14 +138,14 @@ func (c *call) written(u userOut) {
 	binary.NativeEndian.PutUint16(flags, c.attrs[u.index].Flags|uverbs.AttrValidOutput)
 }
 
-// returns writes a new handle or descriptor into an attribute.
-func (c *call) returns(id uint16, v uint64) {
+// returnHandle writes a new handle or descriptor into an attribute.
+func (c *call) returnHandle(id uint16, v uint64) {
 	binary.NativeEndian.PutUint64(c.buf[ioctlHdrLen+c.index[id]*ioctlAttrLen+8:], v)
 }
 
-// answer writes the uAPI struct v (or bytes) to an output attribute: as much as there is room for,
-// and zeroes after it.
-func (c *call) answer(u userOut, v any) unix.Errno {
+// answerStruct writes the uAPI struct v (or bytes) to an output attribute: as much as there is room
+// for, and zeroes after it.
+func (c *call) answerStruct(u userOut, v any) unix.Errno {
 	b, ok := v.([]byte)
 	if !ok {
 		b = make([]byte, uverbs.SizeOf(v))
@@ -154,27 +154,27 @@ func (c *call) answer(u userOut, v any) unix.Errno {
 	if len(b) < u.n {
 		b = append(b, make([]byte, u.n-len(b))...)
 	}
-	if errno := u.put(b[:u.n]); errno != 0 {
+	if errno := u.putAll(b[:u.n]); errno != 0 {
 		return errno
 	}
-	c.written(u)
+	c.markWritten(u)
 	return 0
 }
 
-// request fills the command struct that v points to. Bytes of the client after it must be zero:
+// readRequest fills the command struct that v points to. Bytes of the client after it must be zero:
 // else EOPNOTSUPP.
-func (c *call) request(v any) unix.Errno {
+func (c *call) readRequest(v any) unix.Errno {
 	if errno := c.core.in.copyStruct(v); errno != 0 {
 		return errno
 	}
-	if !c.core.in.cleared(uverbs.SizeOf(v)) {
+	if !c.core.in.zeroFrom(uverbs.SizeOf(v)) {
 		return unix.EOPNOTSUPP
 	}
 	return 0
 }
 
-// respond writes the reply of a write command.
-func (c *call) respond(v any) unix.Errno { return c.answer(c.core.out, v) }
+// writeReply writes the reply of a write command.
+func (c *call) writeReply(v any) unix.Errno { return c.answerStruct(c.core.out, v) }
 
 // responseLength returns for how many bytes of a reply v the client has room.
 func (c *call) responseLength(v any) uint32 {
@@ -187,28 +187,28 @@ type reader struct {
 	off int
 }
 
-// next reads n bytes: ENOSPC when there are fewer.
-func (r *reader) next(n int) ([]byte, unix.Errno) {
+// readBytes reads n bytes: ENOSPC when there are fewer.
+func (r *reader) readBytes(n int) ([]byte, unix.Errno) {
 	if r.off+n > r.in.n {
 		return nil, unix.ENOSPC
 	}
-	b, errno := r.in.read(r.off, n)
+	b, errno := r.in.copyIn(r.off, n)
 	r.off += n
 	return b, errno
 }
 
-// start reads the struct.
-func (r *reader) start(v any) unix.Errno {
-	b, errno := r.next(uverbs.SizeOf(v))
+// readStruct reads the struct.
+func (r *reader) readStruct(v any) unix.Errno {
+	b, errno := r.readBytes(uverbs.SizeOf(v))
 	if errno == 0 {
 		uverbs.GetStruct(b, v)
 	}
 	return errno
 }
 
-// finish refuses nonzero bytes after the array.
-func (r *reader) finish() unix.Errno {
-	if !r.in.cleared(r.off) {
+// refuseTrailing refuses nonzero bytes after the array.
+func (r *reader) refuseTrailing() unix.Errno {
+	if !r.in.zeroFrom(r.off) {
 		return unix.EOPNOTSUPP
 	}
 	return 0

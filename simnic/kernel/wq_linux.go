@@ -26,21 +26,21 @@ const wqError = 2
 // exCreateWQ is CREATE_WQ.
 func exCreateWQ(c *call) unix.Errno {
 	var req uverbs.ExCreateWQReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.CompMask != 0 {
 		return unix.EOPNOTSUPP
 	}
 	n := c.node
-	if errno := n.context(); errno != 0 {
+	if errno := n.checkContext(); errno != 0 {
 		return errno
 	}
-	domain, p, errno := find[*pd](n, uverbs.ObjectPD, req.PDHandle)
+	domain, p, errno := findObject[*pd](n, uverbs.ObjectPD, req.PDHandle)
 	if errno != 0 {
 		return errno
 	}
-	completions, q, errno := find[*cq](n, uverbs.ObjectCQ, req.CQHandle)
+	completions, q, errno := findObject[*cq](n, uverbs.ObjectCQ, req.CQHandle)
 	if errno != 0 {
 		return errno
 	}
@@ -49,11 +49,11 @@ func exCreateWQ(c *call) unix.Errno {
 		return errno
 	}
 	o.uses = []*uobject{domain, completions}
-	return c.create(o, func() unix.Errno {
+	return c.finishCreate(o, func() unix.Errno {
 		resp := uverbs.ExCreateWQResp{WQHandle: o.handle, MaxWR: req.MaxWR, MaxSGE: req.MaxSGE,
 			WQN: o.impl.(*wq).hw.Number()}
 		resp.ResponseLength = c.responseLength(resp)
-		return c.respond(resp)
+		return c.writeReply(resp)
 	})
 }
 
@@ -74,17 +74,18 @@ func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobjec
 	if errno != 0 {
 		return nil, errno
 	}
-	q := &wq{user: req.UserHandle, async: reports{file: n.events.reporter()}}
-	if n.linux.is(Linux54) {
+	q := &wq{user: req.UserHandle, async: reports{file: n.events.asyncFile()}}
+	if n.linux.isRelease(Linux54) {
 		q.user = 0 // not kept there
 	}
 	r := &ring{node: n}
 	attr := simnic.RQAttr{PD: p.number, CQ: completions.hw, LogSize: bits.Len32(drv.RQWQECount) - 1,
 		LogStride: int(drv.RQWQEShift),
 		UserIndex: drv.UserIndex & 0xffffff, Striding: stridingOf(drv),
-		Events: func(simnic.Event) { q.async.report(uverbs.EventWQFatal, q.user) }}
-	if attr.Timestamps, errno = completions.stamps.format(n.nic.Caps().Timestamps); errno == 0 {
-		errno = q.make(n, r, &attr, req.CreateFlags, drv)
+		Events: func(simnic.Event) { q.async.reportEvent(uverbs.EventWQFatal, q.user) }}
+	if attr.Timestamps,
+		errno = completions.stamps.stampFormat(n.nic.Caps().Timestamps); errno == 0 {
+		errno = q.createWQ(n, r, &attr, req.CreateFlags, drv)
 	}
 	if errno == 0 {
 		errno = c.uhw.out.putUpTo(uverbs.Mlx5CreateWQResp{ResponseLength: uint32(min(c.uhw.out.n,
@@ -94,21 +95,21 @@ func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobjec
 		}
 	}
 	if errno != 0 {
-		r.free()
+		r.unpinAll()
 		return nil, errno
 	}
 	return &uobject{kind: uverbs.ObjectWQ, impl: q, user: q.user,
 		release: r.freeAfter(q.hw.Destroy)}, 0
 }
 
-// make pins the memory, checks the features, and creates the queue.
-func (q *wq) make(n *node, r *ring, a *simnic.RQAttr, flags uint32,
+// createWQ pins the memory, checks the features, and creates the queue.
+func (q *wq) createWQ(n *node, r *ring, a *simnic.RQAttr, flags uint32,
 	drv uverbs.Mlx5CreateWQReq) (errno unix.Errno) {
-	if a.Ring, errno = r.buffer(drv.BufAddr,
+	if a.Ring, errno = r.pinBuffer(drv.BufAddr,
 		uint64(drv.RQWQECount)<<drv.RQWQEShift, false); errno != 0 {
 		return errno
 	}
-	if a.Record, errno = r.doorbell(drv.DBAddr); errno != 0 {
+	if a.Record, errno = r.mapDoorbell(drv.DBAddr); errno != 0 {
 		return errno
 	}
 	caps := n.nic.Caps()
@@ -140,7 +141,7 @@ func (c *call) wqDriver(req uverbs.ExCreateWQReq) (drv uverbs.Mlx5CreateWQReq, e
 	if c.uhw.in.n < wqDriverMin {
 		return drv, unix.EINVAL
 	}
-	if !c.uhw.in.cleared(uverbs.SizeOf(drv)) {
+	if !c.uhw.in.zeroFrom(uverbs.SizeOf(drv)) {
 		return drv, unix.EOPNOTSUPP
 	}
 	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
@@ -188,14 +189,14 @@ func stridingOf(drv uverbs.Mlx5CreateWQReq) *simnic.Striding {
 // exModifyWQ is MODIFY_WQ (mlx5_ib_modify_wq in qp.c).
 func exModifyWQ(c *call) unix.Errno {
 	var req uverbs.ExModifyWQReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.AttrMask == 0 ||
 		req.AttrMask > uverbs.WQAttrState|uverbs.WQAttrCurState|uverbs.WQAttrFlags {
 		return unix.EINVAL
 	}
-	_, q, errno := find[*wq](c.node, uverbs.ObjectWQ, req.WQHandle)
+	_, q, errno := findObject[*wq](c.node, uverbs.ObjectWQ, req.WQHandle)
 	if errno != 0 {
 		return errno
 	}
@@ -216,7 +217,7 @@ func exModifyWQ(c *call) unix.Errno {
 	if req.AttrMask&uverbs.WQAttrFlags == 0 {
 		req.Flags, req.FlagsMask = 0, 0
 	}
-	return q.modify(c.node.linux, from, to, req.Flags, req.FlagsMask)
+	return q.modifyWQ(c.node.linux, from, to, req.Flags, req.FlagsMask)
 }
 
 // modifyWQDriver checks the driver's part, which must be present and zero.
@@ -225,7 +226,7 @@ func (c *call) modifyWQDriver() unix.Errno {
 	if c.uhw.in.n < uverbs.SizeOf(drv) {
 		return unix.EINVAL
 	}
-	if !c.uhw.in.cleared(uverbs.SizeOf(drv)) {
+	if !c.uhw.in.zeroFrom(uverbs.SizeOf(drv)) {
 		return unix.EOPNOTSUPP
 	}
 	if errno := c.uhw.in.copyStruct(&drv); errno != 0 {
@@ -237,8 +238,8 @@ func (c *call) modifyWQDriver() unix.Errno {
 	return 0
 }
 
-// modify moves the queue and switches VLAN stripping.
-func (q *wq) modify(l *Linux, from, to, flags, mask uint32) unix.Errno {
+// modifyWQ moves the queue and switches VLAN stripping.
+func (q *wq) modifyWQ(l *Linux, from, to, flags, mask uint32) unix.Errno {
 	strip := mask&uverbs.WQFlagCVLANStripping != 0
 	if strip && !l.nic.Caps().VLANStrip || mask&uverbs.WQFlagPCIWriteEndPadding != 0 {
 		return unix.EOPNOTSUPP
@@ -257,17 +258,17 @@ func (q *wq) modify(l *Linux, from, to, flags, mask uint32) unix.Errno {
 // exDestroyWQ is DESTROY_WQ.
 func exDestroyWQ(c *call) unix.Errno {
 	var req uverbs.ExDestroyWQReq
-	if errno := c.request(&req); errno != 0 {
+	if errno := c.readRequest(&req); errno != 0 {
 		return errno
 	}
 	if req.CompMask != 0 {
 		return unix.EOPNOTSUPP
 	}
-	o, errno := c.node.destroy(uverbs.ObjectWQ, req.WQHandle)
+	o, errno := c.node.destroyObject(uverbs.ObjectWQ, req.WQHandle)
 	if errno != 0 {
 		return errno
 	}
 	resp := uverbs.ExDestroyWQResp{EventsReported: o.impl.(*wq).async.sent.Load()}
 	resp.ResponseLength = c.responseLength(resp)
-	return c.respond(resp)
+	return c.writeReply(resp)
 }

@@ -50,7 +50,7 @@ func writeTable() map[uint32]writeCommand {
 
 // invokeWrite runs a write command.
 func invokeWrite(c *call) unix.Errno {
-	number := c.in(uverbs.AttrWriteCmd).addr
+	number := c.inputAttr(uverbs.AttrWriteCmd).addr
 	if number>>32 != 0 || uint32(number)&^(uverbs.CmdExtended|0xff) != 0 {
 		return unix.EINVAL
 	}
@@ -58,31 +58,31 @@ func invokeWrite(c *call) unix.Errno {
 	if !known {
 		return unix.EOPNOTSUPP
 	}
-	c.core.in, c.core.out = c.in(uverbs.AttrCoreIn), c.out(uverbs.AttrCoreOut)
+	c.core.in, c.core.out = c.inputAttr(uverbs.AttrCoreIn), c.outputAttr(uverbs.AttrCoreOut)
 	if c.core.in.n < w.request || c.core.out.n < w.response {
 		return unix.ENOSPC
 	}
 	return w.run(c)
 }
 
-// create returns the last step of every creating command: it gives o a handle, which respond then
-// returns to the client. If that fails, create destroys the object.
-func (c *call) create(o *uobject, respond func() unix.Errno) unix.Errno {
-	c.node.add(o)
+// finishCreate returns the last step of every creating command: it gives o a handle, which respond
+// then returns to the client. If that fails, create destroys the object.
+func (c *call) finishCreate(o *uobject, respond func() unix.Errno) unix.Errno {
+	c.node.addObject(o)
 	errno := respond()
 	if errno != 0 {
 		if err := o.release(); err != nil {
 			c.node.nic.Config().Logger.Error("simnic: undo a creation",
 				"kind", o.kind, "error", err)
 		}
-		c.node.forget(o)
+		c.node.forgetObject(o)
 	}
 	return errno
 }
 
-// destroys runs a destroying command whose request is a handle and whose reply is empty.
-func (c *call) destroys(kind uint16, handle uint32) unix.Errno {
-	_, errno := c.node.destroy(kind, handle)
+// runDestroy runs a destroying command whose request is a handle and whose reply is empty.
+func (c *call) runDestroy(kind uint16, handle uint32) unix.Errno {
+	_, errno := c.node.destroyObject(kind, handle)
 	return errno
 }
 

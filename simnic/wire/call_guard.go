@@ -17,16 +17,16 @@ const guardClosed = 1 << 40
 
 func newCallGuard() *callGuard { return &callGuard{empty: make(chan struct{})} }
 
-// enter reports whether the call may go on; it must leave then.
-func (g *callGuard) enter() bool {
+// enterCall reports whether the call may go on; it must leave then.
+func (g *callGuard) enterCall() bool {
 	if g.state.Add(1) < guardClosed {
 		return true
 	}
-	g.leave()
+	g.leaveCall()
 	return false
 }
 
-func (g *callGuard) leave() {
+func (g *callGuard) leaveCall() {
 	if g.state.Add(-1) == guardClosed {
 		g.once.Do(func() { close(g.empty) })
 	}
@@ -41,4 +41,4 @@ func (g *callGuard) closeAndWait() {
 	<-g.empty
 }
 
-func (g *callGuard) closed() bool { return g.state.Load() >= guardClosed }
+func (g *callGuard) isClosed() bool { return g.state.Load() >= guardClosed }

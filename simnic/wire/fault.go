@@ -44,25 +44,25 @@ func (f *Faulty) Start(recv func([]frame.Frame)) error {
 	}
 	f.in.deliver = func(frames []frame.Frame) (int, error) { recv(frames); return len(frames), nil }
 	f.in.mu.Unlock()
-	return f.inner.Start(func(frames []frame.Frame) { _, _ = f.in.pass(frames) })
+	return f.inner.Start(func(frames []frame.Frame) { _, _ = f.in.passFrames(frames) })
 }
 
 // Send carries what the faults leave of the frames.
-func (f *Faulty) Send(frames []frame.Frame) (int, error) { return f.out.pass(frames) }
+func (f *Faulty) Send(frames []frame.Frame) (int, error) { return f.out.passFrames(frames) }
 
 // Offloads is nothing: faults happen to finished frames.
 func (f *Faulty) Offloads() frame.Offload { return 0 }
 
 // Stats returns the counts of both directions since the wire was made.
 func (f *Faulty) Stats() (sent, received FaultStats) {
-	return f.out.snapshot(), f.in.snapshot()
+	return f.out.statsNow(), f.in.statsNow()
 }
 
 // Close closes the inner wire. Frames still held back or delayed are gone.
 func (f *Faulty) Close() error {
-	f.out.end()
+	f.out.endLine()
 	err := f.inner.Close()
-	f.in.end()
+	f.in.endLine()
 	return err
 }
 
@@ -107,7 +107,7 @@ func newFaultLine(c FaultConfig, stream uint64,
 		deliver: deliver, timers: newCallGuard()}
 }
 
-func (l *faultLine) snapshot() FaultStats {
+func (l *faultLine) statsNow() FaultStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.stats
@@ -119,13 +119,13 @@ type outcome struct {
 	from   []int
 }
 
-func (o *outcome) add(f frame.Frame, from int) {
+func (o *outcome) addFrame(f frame.Frame, from int) {
 	o.frames, o.from = append(o.frames, f), append(o.from, from)
 }
 
-// pass decides what happens to each frame and delivers what is due. The result counts
+// passFrames decides what happens to each frame and delivers what is due. The result counts
 // frames given, as Wire.Send has it.
-func (l *faultLine) pass(frames []frame.Frame) (int, error) {
+func (l *faultLine) passFrames(frames []frame.Frame) (int, error) {
 	l.mu.Lock()
 	if l.shutUp {
 		l.mu.Unlock()
@@ -136,13 +136,13 @@ func (l *faultLine) pass(frames []frame.Frame) (int, error) {
 		cut := f.GSO != frame.GSONone || f.NeedsCsum
 		frame.Cut(f, &l.scratch, func(piece frame.Frame) {
 			if cut {
-				piece = clone(piece)
+				piece = cloneFrame(piece)
 			}
-			l.draw(&o, piece, i)
+			l.drawFaults(&o, piece, i)
 		})
 	}
 	if l.cfg.Delay > 0 {
-		l.delay(o.frames)
+		l.delayFrames(o.frames)
 		o.frames = nil
 	}
 	l.mu.Unlock()
@@ -156,9 +156,9 @@ func (l *faultLine) pass(frames []frame.Frame) (int, error) {
 	return len(frames), nil
 }
 
-// draw decides what happens to one frame. It draws the same numbers whatever
+// drawFaults decides what happens to one frame. It draws the same numbers whatever
 // happens, so that changing one probability leaves the other faults in place.
-func (l *faultLine) draw(o *outcome, f frame.Frame, from int) {
+func (l *faultLine) drawFaults(o *outcome, f frame.Frame, from int) {
 	drop, corrupt, hold, double := l.rng.Float64(), l.rng.Float64(),
 		l.rng.Float64(), l.rng.Float64()
 	bit, overtake := l.rng.Uint32(), 1+l.rng.IntN(maxOvertake)
@@ -169,24 +169,24 @@ func (l *faultLine) draw(o *outcome, f frame.Frame, from int) {
 	}
 	if corrupt < l.cfg.Corrupt && len(f.Data) > 0 {
 		l.stats.Corrupted++
-		f = clone(f)
+		f = cloneFrame(f)
 		at := int(bit>>3) % len(f.Data)
 		f.Data[at] ^= 1 << (bit & 7)
 	}
 	if hold < l.cfg.Reorder {
 		l.stats.Reordered++
-		l.hold(clone(f), overtake)
+		l.holdBack(cloneFrame(f), overtake)
 		return
 	}
-	o.add(f, from)
+	o.addFrame(f, from)
 	if double < l.cfg.Duplicate {
 		l.stats.Duplicated++
-		o.add(f, from)
+		o.addFrame(f, from)
 	}
 	l.overtaken(o, from)
 }
 
-func (l *faultLine) hold(f frame.Frame, overtake int) {
+func (l *faultLine) holdBack(f frame.Frame, overtake int) {
 	l.held = append(l.held, heldFrame{f, overtake})
 	if len(l.held) == 1 {
 		l.flush = l.cfg.Clock.AfterFunc(maxHeldBack, l.flushHeld)
@@ -200,7 +200,7 @@ func (l *faultLine) overtaken(o *outcome, from int) {
 	}
 	for i := range l.held {
 		if l.held[i].overtaken--; l.held[i].overtaken == 0 {
-			o.add(l.held[i].frame, from)
+			o.addFrame(l.held[i].frame, from)
 		}
 	}
 	l.held = slices.DeleteFunc(l.held, func(h heldFrame) bool { return h.overtaken == 0 })
@@ -211,10 +211,10 @@ func (l *faultLine) overtaken(o *outcome, from int) {
 
 // flushHeld runs on a timer when too few frames came to overtake.
 func (l *faultLine) flushHeld() {
-	if !l.timers.enter() {
+	if !l.timers.enterCall() {
 		return
 	}
-	defer l.timers.leave()
+	defer l.timers.leaveCall()
 	l.mu.Lock()
 	var frames []frame.Frame
 	for _, h := range l.held {
@@ -222,22 +222,22 @@ func (l *faultLine) flushHeld() {
 	}
 	l.held = nil
 	if l.cfg.Delay > 0 {
-		l.delay(frames)
+		l.delayFrames(frames)
 		frames = nil
 	}
 	l.mu.Unlock()
-	l.late(frames)
+	l.deliverLate(frames)
 }
 
-// delay queues copies of frames.
-func (l *faultLine) delay(frames []frame.Frame) {
+// delayFrames queues copies of frames.
+func (l *faultLine) delayFrames(frames []frame.Frame) {
 	due := l.cfg.Clock.Now().Add(l.cfg.Delay)
 	for _, f := range frames {
 		if len(l.delayed) >= maxDelayed {
 			l.stats.Overflow++
 			continue
 		}
-		l.delayed = append(l.delayed, delayedFrame{clone(f), due})
+		l.delayed = append(l.delayed, delayedFrame{cloneFrame(f), due})
 	}
 	if l.release == nil && len(l.delayed) > 0 && !l.shutUp {
 		l.release = l.cfg.Clock.AfterFunc(l.cfg.Delay, l.releaseDelayed)
@@ -246,10 +246,10 @@ func (l *faultLine) delay(frames []frame.Frame) {
 
 // releaseDelayed runs on a timer, never twice at once, or order would be lost.
 func (l *faultLine) releaseDelayed() {
-	if !l.timers.enter() {
+	if !l.timers.enterCall() {
 		return
 	}
-	defer l.timers.leave()
+	defer l.timers.leaveCall()
 	l.mu.Lock()
 	now, frames := l.cfg.Clock.Now(), []frame.Frame(nil)
 	for len(l.delayed) > 0 && !l.delayed[0].due.After(now) {
@@ -257,7 +257,7 @@ func (l *faultLine) releaseDelayed() {
 		l.delayed = l.delayed[1:]
 	}
 	l.mu.Unlock()
-	l.late(frames)
+	l.deliverLate(frames)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.release = nil
@@ -266,8 +266,8 @@ func (l *faultLine) releaseDelayed() {
 	}
 }
 
-// late delivers frames whose sender was told already that they were carried.
-func (l *faultLine) late(frames []frame.Frame) {
+// deliverLate delivers frames whose sender was told already that they were carried.
+func (l *faultLine) deliverLate(frames []frame.Frame) {
 	if len(frames) == 0 {
 		return
 	}
@@ -280,8 +280,8 @@ func (l *faultLine) late(frames []frame.Frame) {
 	l.mu.Unlock()
 }
 
-// end stops the line and waits for its timers.
-func (l *faultLine) end() {
+// endLine stops the line and waits for its timers.
+func (l *faultLine) endLine() {
 	l.mu.Lock()
 	l.shutUp = true
 	l.held, l.delayed = nil, nil
@@ -294,8 +294,8 @@ func (l *faultLine) end() {
 	l.timers.closeAndWait()
 }
 
-// clone copies a frame with its data.
-func clone(f frame.Frame) frame.Frame {
+// cloneFrame copies a frame with its data.
+func cloneFrame(f frame.Frame) frame.Frame {
 	f.Data = slices.Clone(f.Data)
 	return f
 }

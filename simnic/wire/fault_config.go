@@ -42,15 +42,15 @@ func ParseFaults(s string) (FaultConfig, error) {
 			return FaultConfig{}, fmt.Errorf("fault %q appears twice", key)
 		}
 		seen[key] = true
-		if err := c.set(key, value); err != nil {
+		if err := c.setPair(key, value); err != nil {
 			return FaultConfig{}, err
 		}
 	}
 	return c, nil
 }
 
-// set parses one pair.
-func (c *FaultConfig) set(key, value string) (err error) {
+// setPair parses one pair.
+func (c *FaultConfig) setPair(key, value string) (err error) {
 	switch key {
 	case "drop":
 		c.Drop, err = parseProbability(value)

@@ -46,8 +46,8 @@ type fileWire struct {
 // skipped.
 var errNotFrame = errors.New("not a frame")
 
-// init takes over fd, which is non-blocking and ready to be polled.
-func (w *fileWire) init(fd int, name string, o frame.Offload) error {
+// initFD takes over fd, which is non-blocking and ready to be polled.
+func (w *fileWire) initFD(fd int, name string, o frame.Offload) error {
 	w.file = os.NewFile(uintptr(fd), name)
 	raw, err := w.file.SyscallConn()
 	if err != nil {
@@ -73,18 +73,18 @@ func (w *fileWire) Start(recv func([]frame.Frame)) error {
 		return ErrStarted
 	}
 	w.started = true
-	w.reader.Go(func() { w.receive(recv) })
+	w.reader.Go(func() { w.receiveAll(recv) })
 	return nil
 }
 
-// receive reads all there is, hands it on in batches, and parks when there is
+// receiveAll reads all there is, hands it on in batches, and parks when there is
 // nothing.
-func (w *fileWire) receive(recv func([]frame.Frame)) {
+func (w *fileWire) receiveAll(recv func([]frame.Frame)) {
 	r := &fdReader{wire: w, recv: recv, batch: make([]frame.Frame, 0, fdBatch)}
 	for i := range r.bufs {
 		r.bufs[i] = make([]byte, fdBuffer)
 	}
-	fill := r.fill // made once, so that reading does not allocate
+	fill := r.readAll // made once, so that reading does not allocate
 	for r.failed == nil && w.raw.Read(fill) == nil {
 	}
 }
@@ -98,10 +98,10 @@ type fdReader struct {
 	failed error // nothing can be read after it
 }
 
-// fill reads until there is nothing more, or no buffer, and hands on what it read.
+// readAll reads until there is nothing more, or no buffer, and hands on what it read.
 // It reports false when there is nothing, and the poller calls it again when there
 // is: to find out a second time would be another call of the kernel per batch.
-func (r *fdReader) fill(fd uintptr) bool {
+func (r *fdReader) readAll(fd uintptr) bool {
 	defer r.handOn()
 	for bytes := 0; len(r.batch) < fdBatch && bytes < fdBytes; {
 		f, err := r.wire.read(int(fd), r.bufs[len(r.batch)])
@@ -136,14 +136,14 @@ func (w *fileWire) Send(frames []frame.Frame) (int, error) {
 	w.tx.Lock()
 	defer w.tx.Unlock()
 	for i := range frames {
-		if err := w.send(frames[i]); err != nil {
+		if err := w.sendFrame(frames[i]); err != nil {
 			return i, fmt.Errorf("send %d bytes to %s: %w", len(frames[i].Data), w.file.Name(), err)
 		}
 	}
 	return len(frames), nil
 }
 
-func (w *fileWire) send(f frame.Frame) error {
+func (w *fileWire) sendFrame(f frame.Frame) error {
 	frame.PutVnet(&w.hdr, f)
 	w.data = f.Data
 	err := w.raw.Write(w.sendFn)

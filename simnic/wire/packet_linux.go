@@ -39,7 +39,7 @@ func OpenPacket(name string) (*Packet, error) {
 	}
 	p := &Packet{name: name}
 	p.fileWire.read = p.readFrame
-	if err := p.fileWire.init(fd, "packet "+name,
+	if err := p.fileWire.initFD(fd, "packet "+name,
 		frame.OffloadCsum|frame.OffloadTSO4|frame.OffloadTSO6); err != nil {
 		return nil, fmt.Errorf("packet socket for %s: %w", name, err)
 	}

@@ -42,10 +42,10 @@ type pairEnd struct {
 }
 
 func (p *pairEnd) Start(recv func([]frame.Frame)) error {
-	if !p.in.enter() {
+	if !p.in.enterCall() {
 		return ErrClosed
 	}
-	defer p.in.leave()
+	defer p.in.leaveCall()
 	if !p.recv.CompareAndSwap(nil, &recv) {
 		return ErrStarted
 	}
@@ -53,14 +53,14 @@ func (p *pairEnd) Start(recv func([]frame.Frame)) error {
 }
 
 func (p *pairEnd) Send(frames []frame.Frame) (int, error) {
-	if p.in.closed() {
+	if p.in.isClosed() {
 		return 0, ErrClosed
 	}
 	recv := p.peer.recv.Load()
-	if recv == nil || !p.peer.in.enter() {
+	if recv == nil || !p.peer.in.enterCall() {
 		return 0, ErrDisconnected
 	}
-	defer p.peer.in.leave()
+	defer p.peer.in.leaveCall()
 	(*recv)(frames)
 	return len(frames), nil
 }

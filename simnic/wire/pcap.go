@@ -130,7 +130,7 @@ func (r *Replay) Start(recv func([]frame.Frame)) error {
 	r.started = true
 	go func() {
 		defer close(r.done)
-		err := r.play(recv)
+		err := r.playFrames(recv)
 		r.mu.Lock()
 		r.err = err
 		r.mu.Unlock()
@@ -138,10 +138,10 @@ func (r *Replay) Start(recv func([]frame.Frame)) error {
 	return nil
 }
 
-func (r *Replay) play(recv func([]frame.Frame)) error {
+func (r *Replay) playFrames(recv func([]frame.Frame)) error {
 	var first, began time.Time
 	for {
-		at, data, err := r.in.next()
+		at, data, err := r.in.nextFrame()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -151,16 +151,16 @@ func (r *Replay) play(recv func([]frame.Frame)) error {
 		if began.IsZero() {
 			first, began = at, r.clock.Now()
 		}
-		if !r.wait(first, began, at) {
+		if !r.waitUntilDue(first, began, at) {
 			return ErrClosed
 		}
 		recv([]frame.Frame{{Data: data}})
 	}
 }
 
-// wait sleeps until a frame of time at is due, and reports whether the wire is
+// waitUntilDue sleeps until a frame of time at is due, and reports whether the wire is
 // still open then.
-func (r *Replay) wait(first, began, at time.Time) bool {
+func (r *Replay) waitUntilDue(first, began, at time.Time) bool {
 	var due time.Duration
 	if r.speed > 0 {
 		due = r.clock.Until(began.Add(time.Duration(float64(at.Sub(first)) / r.speed)))

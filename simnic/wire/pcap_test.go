@@ -36,12 +36,12 @@ func TestPcapReadsBothOrders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			at, data, err := r.next()
+			at, data, err := r.nextFrame()
 			if err != nil || !at.Equal(time.Unix(1, 2000)) || len(data) != 14 ||
 				data[12] != 8 || data[13] != 6 {
 				t.Errorf("frame %x at %v, %v", data, at, err)
 			}
-			if _, _, err := r.next(); err != io.EOF {
+			if _, _, err := r.nextFrame(); err != io.EOF {
 				t.Errorf("at the end: %v", err)
 			}
 		})
@@ -66,7 +66,7 @@ func TestPcapRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r, err := newPcapReader(bytes.NewReader(tt.edit(bytes.Clone(good))))
 			if err == nil {
-				_, _, err = r.next()
+				_, _, err = r.nextFrame()
 			}
 			if !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
@@ -83,7 +83,7 @@ func FuzzPcapReader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := newPcapReader(bytes.NewReader(b))
 		for err == nil {
-			_, _, err = r.next()
+			_, _, err = r.nextFrame()
 		}
 	})
 }

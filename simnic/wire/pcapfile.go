@@ -76,10 +76,10 @@ func newPcapReader(r io.Reader) (*pcapReader, error) {
 	return p, nil
 }
 
-// next returns the next frame and its time, or io.EOF after the last. The
+// nextFrame returns the next frame and its time, or io.EOF after the last. The
 // frame is valid until the next call. A file that ends inside a record is
 // io.ErrUnexpectedEOF.
-func (p *pcapReader) next() (time.Time, []byte, error) {
+func (p *pcapReader) nextFrame() (time.Time, []byte, error) {
 	var h [pcapRecordHdr]byte
 	if _, err := io.ReadFull(p.r, h[:]); err != nil {
 		return time.Time{}, nil, err

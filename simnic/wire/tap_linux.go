@@ -76,7 +76,7 @@ func newTAP(fd int) (*TAP, error) {
 	}
 	t := &TAP{name: name}
 	t.fileWire.read = readTAP
-	if err := t.fileWire.init(fd, "tap "+name, offloads); err != nil {
+	if err := t.fileWire.initFD(fd, "tap "+name, offloads); err != nil {
 		return nil, fmt.Errorf("TAP interface %s: %w", name, err)
 	}
 	return t, nil

@@ -26,7 +26,7 @@ func (l *frameLog) recv(frames []frame.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range frames {
-		l.frames = append(l.frames, clone(f))
+		l.frames = append(l.frames, cloneFrame(f))
 		l.more <- struct{}{}
 	}
 }
@@ -171,7 +171,7 @@ func udpFrame(t *testing.T, tags int) frame.Frame {
 		GSO: frame.GSOUDP, HdrLen: uint16(len(hdr)), MSS: 100,
 	}
 	var buf []byte
-	frame.Cut(f, &buf, func(s frame.Frame) { f = clone(s) })
+	frame.Cut(f, &buf, func(s frame.Frame) { f = cloneFrame(s) })
 	simtest.CheckFrame(t, f.Data, l3, l4, true)
 	return f
 }
