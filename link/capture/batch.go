@@ -49,9 +49,9 @@ func (b *Batch) Begin(taps []*Tap, d Direction, queue int) bool {
 	b.limit, b.wire, b.nicTime = 0, false, false
 	b.data, b.frames = b.data[:0], b.frames[:0]
 	for _, t := range taps {
-		if t.wants(d, queue) && !t.closed.Load() {
+		if t.wantsFrames(d, queue) && !t.closed.Load() {
 			b.taps = append(b.taps, t)
-			b.limit, b.wire = max(b.limit, t.needs()), b.wire || t.opts.Wire
+			b.limit, b.wire = max(b.limit, t.bytesNeeded()), b.wire || t.opts.Wire
 			b.nicTime = b.nicTime || t.opts.NICTime
 		}
 	}
@@ -107,14 +107,14 @@ func (b *Batch) Drop(i int, reason string) { b.frames[i].dropped = reason }
 // Commit hands the frames to the taps and ends the batch.
 func (b *Batch) Commit() {
 	for _, t := range b.taps {
-		t.commit(b)
+		t.commitBatch(b)
 	}
 	clear(b.taps)
 	b.taps = b.taps[:0]
 }
 
-// commit records what the tap wants of a batch.
-func (t *Tap) commit(b *Batch) {
+// commitBatch records what the tap wants of a batch.
+func (t *Tap) commitBatch(b *Batch) {
 	t.seen.Add(uint64(len(b.frames)))
 	s := &t.shards[(b.queue*2+int(b.direction))%shards]
 	s.mu.Lock()
@@ -123,25 +123,25 @@ func (t *Tap) commit(b *Batch) {
 	for i := range b.frames {
 		h := &b.frames[i]
 		frame := b.data[h.from : h.from+h.kept]
-		if !t.filter.match(&s.subject, frame, h.length) {
+		if !t.filter.matches(&s.subject, frame, h.length) {
 			continue
 		}
 		if h.mss > 0 && t.opts.Wire && h.length > h.headers {
-			t.cut(s, b, h, order)
+			t.recordSegments(s, b, h, order)
 			continue
 		}
 		if h.unsummed {
 			completeSums(frame, h.length, h.mss > 0)
 		}
-		t.record(s, b, h, frame, h.length, order)
+		t.recordFrame(s, b, h, frame, h.length, order)
 	}
 	if len(s.records) > t.opts.Buffer/shards/2 {
-		t.nudge()
+		t.wakeReader()
 	}
 }
 
-// record appends one frame to the shard, whose lock is held, or counts it as lost.
-func (t *Tap) record(s *shard, b *Batch, h *held, frame []byte, length int, order time.Time) {
+// recordFrame appends one frame to the shard, whose lock is held, or counts it as lost.
+func (t *Tap) recordFrame(s *shard, b *Batch, h *held, frame []byte, length int, order time.Time) {
 	t.accepted.Add(1)
 	frame = frame[:min(len(frame), t.opts.Snaplen)]
 	if len(s.records)+len(frame)+recordOverhead+len(h.dropped) > t.opts.Buffer/shards {

@@ -71,7 +71,7 @@ func appendPacket(to []byte, p *packetBlock) []byte {
 	to = appendTime(to, p.at)
 	to = binary.LittleEndian.AppendUint32(to, uint32(len(p.frame)))
 	to = binary.LittleEndian.AppendUint32(to, uint32(p.length))
-	to = pad(append(to, p.frame...))
+	to = padTo4(append(to, p.frame...))
 	to = binary.LittleEndian.AppendUint32(beginOption(to, epbFlags, 4), uint32(p.direction))
 	if p.lost > 0 {
 		to = binary.LittleEndian.AppendUint64(beginOption(to, epbDropped, 8), p.lost)
@@ -79,7 +79,7 @@ func appendPacket(to []byte, p *packetBlock) []byte {
 	to = binary.LittleEndian.AppendUint32(beginOption(to, epbQueue, 4), uint32(p.queue))
 	if p.dropped != "" {
 		to = append(beginOption(to, epbVerdict, 9), verdictXDP)
-		to = pad(binary.LittleEndian.AppendUint64(to, xdpDrop))
+		to = padTo4(binary.LittleEndian.AppendUint64(to, xdpDrop))
 		to = appendString(to, optComment, p.dropped)
 	}
 	return endBlock(beginOption(to, optEnd, 0), start)
@@ -100,9 +100,9 @@ func (t *Tap) appendHeader(to []byte, about About) []byte {
 	to = appendString(to, ifName, about.Name)
 	to = appendString(to, ifDescribe, about.Description)
 	to = appendString(to, ifHardware, about.Hardware)
-	to = pad(append(beginOption(to, ifResol, 1), nanoseconds))
+	to = padTo4(append(beginOption(to, ifResol, 1), nanoseconds))
 	if f := t.opts.Filter; f != "" {
-		to = pad(append(append(beginOption(to, ifFilter, 1+len(f)), 0), f...))
+		to = padTo4(append(append(beginOption(to, ifFilter, 1+len(f)), 0), f...))
 	}
 	return endBlock(beginOption(to, optEnd, 0), start)
 }
@@ -155,11 +155,11 @@ func appendString(to []byte, code uint16, s string) []byte {
 		return to
 	}
 	s = s[:min(len(s), 1000)]
-	return pad(append(beginOption(to, code, len(s)), s...))
+	return padTo4(append(beginOption(to, code, len(s)), s...))
 }
 
-// pad fills up to a multiple of four bytes, which headers of records and blocks are.
-func pad(to []byte) []byte {
+// padTo4 fills up to a multiple of four bytes, which headers of records and blocks are.
+func padTo4(to []byte) []byte {
 	for len(to)%4 != 0 {
 		to = append(to, 0)
 	}

@@ -11,16 +11,16 @@ const (
 	flagsFirst = 0x80        // CWR
 )
 
-// cut records the segments into which the NIC cuts a frame: each with the headers of the whole, its
-// own lengths, IPv4 identification and sequence number.
-func (t *Tap) cut(s *shard, b *Batch, h *held, order time.Time) {
+// recordSegments records the segments into which the NIC cuts a frame: each with the headers of the
+// whole, its own lengths, IPv4 identification and sequence number.
+func (t *Tap) recordSegments(s *shard, b *Batch, h *held, order time.Time) {
 	frame := b.data[h.from : h.from+h.kept]
 	if h.headers > len(frame) {
 		return
 	}
-	p := parse(frame)
+	p := parseHeaders(frame)
 	if p.l4 == 0 || p.proto != protoTCP || p.l4+tcpLen > h.headers {
-		t.record(s, b, h, frame, h.length, order)
+		t.recordFrame(s, b, h, frame, h.length, order)
 		return
 	}
 	payload := frame[h.headers:]
@@ -31,15 +31,15 @@ func (t *Tap) cut(s *shard, b *Batch, h *held, order time.Time) {
 			s.segment = append(s.segment, payload[done:min(done+size, len(payload))]...)
 		}
 		last := done+size == h.length-h.headers
-		rewrite(s.segment, &p, i, done, h.headers+size, last)
+		rewriteHeaders(s.segment, &p, i, done, h.headers+size, last)
 		completeSums(s.segment, h.headers+size, false)
-		t.record(s, b, h, s.segment, h.headers+size, order)
+		t.recordFrame(s, b, h, s.segment, h.headers+size, order)
 	}
 }
 
-// rewrite makes the headers those of segment i, whose payload begins done bytes into that of the
-// whole. length is the segment's, in bytes.
-func rewrite(frame []byte, p *headers, i, done, length int, last bool) {
+// rewriteHeaders makes the headers those of segment i, whose payload begins done bytes into that of
+// the whole. length is the segment's, in bytes.
+func rewriteHeaders(frame []byte, p *headers, i, done, length int, last bool) {
 	ip, tcp := frame[p.l3:], frame[p.l4:]
 	if p.etherType == typeIPv4 {
 		binary.BigEndian.PutUint16(ip[2:], uint16(length-p.l3))

@@ -23,8 +23,8 @@ func (t *Tap) WriteTo(ctx context.Context, w io.Writer, about About, limit int) 
 	_, err := w.Write(t.appendHeader(nil, about))
 	var out []byte
 	for left := limit; err == nil; {
-		ended := !t.wait(ctx)
-		out = t.drain(out[:0], ended)
+		ended := !t.waitForRecords(ctx)
+		out = t.drainShards(out[:0], ended)
 		if limit > 0 {
 			var n int
 			out, n = firstPackets(out, left)
@@ -46,8 +46,8 @@ func (t *Tap) WriteTo(ctx context.Context, w io.Writer, about About, limit int) 
 	return err
 }
 
-// wait waits for much to write, or for some time. False: it is the last time.
-func (t *Tap) wait(ctx context.Context) bool {
+// waitForRecords waits for much to write, or for some time. False: it is the last time.
+func (t *Tap) waitForRecords(ctx context.Context) bool {
 	timer := t.opts.Clock.NewTimer(flushTime)
 	defer timer.Stop()
 	select {
@@ -65,9 +65,9 @@ type record struct {
 	block []byte
 }
 
-// drain appends the blocks of all shards in the order of their commits. What was committed after it
-// began may not be in all shards yet and is kept for the next time, but for the last.
-func (t *Tap) drain(out []byte, last bool) []byte {
+// drainShards appends the blocks of all shards in the order of their commits. What was committed
+// after it began may not be in all shards yet and is kept for the next time, but for the last.
+func (t *Tap) drainShards(out []byte, last bool) []byte {
 	until := uint64(t.opts.Clock.Now().UnixNano())
 	if last {
 		until = ^uint64(0)
@@ -77,7 +77,7 @@ func (t *Tap) drain(out []byte, last bool) []byte {
 	records := appendRecords(nil, carried)
 	var used [shards][]byte
 	for i := range t.shards {
-		used[i] = t.shards[i].swap()
+		used[i] = t.shards[i].takeRecords()
 		records = appendRecords(records, used[i])
 	}
 	byOrder := func(a, b record) int { return int(int64(a.order - b.order)) }
@@ -99,8 +99,8 @@ func (t *Tap) drain(out []byte, last bool) []byte {
 	return out
 }
 
-// swap takes the records out. They are the caller's until giveBack.
-func (s *shard) swap() []byte {
+// takeRecords takes the records out. They are the caller's until giveBack.
+func (s *shard) takeRecords() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	used := s.records

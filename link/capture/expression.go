@@ -25,7 +25,7 @@ func ParseFilter(text string) (*Filter, error) {
 	case text[0] >= '0' && text[0] <= '9' && strings.ContainsAny(text, "\n,"):
 		return parseProgram(text)
 	}
-	p := &parser{words: tokens(text)}
+	p := &parser{words: splitTokens(text)}
 	n, err := p.expression()
 	if err == nil && p.at < len(p.words) {
 		err = fmt.Errorf("does not know what to do with %q", p.words[p.at])
@@ -37,8 +37,8 @@ func ParseFilter(text string) (*Filter, error) {
 	return &Filter{root: n}, nil
 }
 
-// tokens are words, parentheses and exclamation marks.
-func tokens(text string) []string {
+// splitTokens are words, parentheses and exclamation marks.
+func splitTokens(text string) []string {
 	for _, sign := range []string{"(", ")", "!", "&&", "||"} {
 		text = strings.ReplaceAll(text, sign, " "+sign+" ")
 	}
@@ -55,18 +55,18 @@ type parser struct {
 	last  func(value string) (node, error) // of the primitive before; nil: there was none
 }
 
-// next returns the next word, empty at the end.
-func (p *parser) next() string {
+// nextToken returns the next word, empty at the end.
+func (p *parser) nextToken() string {
 	if p.at == len(p.words) {
 		return ""
 	}
 	return p.words[p.at]
 }
 
-// accept passes one of the words by and returns it, or nothing.
-func (p *parser) accept(words ...string) string {
+// acceptWord passes one of the words by and returns it, or nothing.
+func (p *parser) acceptWord(words ...string) string {
 	for _, w := range words {
-		if p.next() == w {
+		if p.nextToken() == w {
 			p.at++
 			return w
 		}
@@ -75,15 +75,15 @@ func (p *parser) accept(words ...string) string {
 }
 
 func (p *parser) expression() (node, error) {
-	n, err := p.term()
+	n, err := p.parseTerm()
 	for err == nil {
 		var m node
 		switch {
-		case p.accept("and", "&&") != "":
-			m, err = p.term()
+		case p.acceptWord("and", "&&") != "":
+			m, err = p.parseTerm()
 			n = and{n, m}
-		case p.accept("or", "||") != "":
-			m, err = p.term()
+		case p.acceptWord("or", "||") != "":
+			m, err = p.parseTerm()
 			n = or{n, m}
 		default:
 			return n, nil
@@ -92,20 +92,20 @@ func (p *parser) expression() (node, error) {
 	return nil, err
 }
 
-func (p *parser) term() (node, error) {
+func (p *parser) parseTerm() (node, error) {
 	if p.depth++; p.depth > maxDepth {
 		return nil, fmt.Errorf("has more than %d levels", maxDepth)
 	}
 	defer func() { p.depth-- }()
-	if p.accept("not", "!") != "" {
-		n, err := p.term()
+	if p.acceptWord("not", "!") != "" {
+		n, err := p.parseTerm()
 		return not{n}, err
 	}
-	if p.accept("(") == "" {
+	if p.acceptWord("(") == "" {
 		return p.primitive()
 	}
 	n, err := p.expression()
-	if err == nil && p.accept(")") == "" {
+	if err == nil && p.acceptWord(")") == "" {
 		err = fmt.Errorf("lacks a closing parenthesis")
 	}
 	return n, err
@@ -136,32 +136,32 @@ func familyOf(word string) (f family, ok bool) {
 
 // primitive is words up to one value.
 func (p *parser) primitive() (node, error) {
-	switch w := p.accept("broadcast", "multicast", "vlan", "less", "greater", "ether"); w {
+	switch w := p.acceptWord("broadcast", "multicast", "vlan", "less", "greater", "ether"); w {
 	case "broadcast", "multicast":
 		return group{w == "broadcast"}, nil
 	case "vlan":
-		return p.vlan()
+		return p.parseVLAN()
 	case "less", "greater":
-		n, err := p.number(MaxSnaplen)
+		n, err := p.parseNumber(MaxSnaplen)
 		return size{w == "greater", n}, err
 	case "ether":
-		return p.ether()
+		return p.parseEther()
 	}
-	f, limited := familyOf(p.next())
+	f, limited := familyOf(p.nextToken())
 	if limited {
 		p.at++
 	}
-	if limited && p.accept("proto") != "" {
-		n, err := p.number(255)
+	if limited && p.acceptWord("proto") != "" {
+		n, err := p.parseNumber(255)
 		f.proto = uint8(n)
 		return f, err
 	}
-	d, directed := p.sides()
-	kind := p.accept("host", "net", "port", "portrange")
+	d, directed := p.parseSides()
+	kind := p.acceptWord("host", "net", "port", "portrange")
 	if kind == "" && !directed && limited {
 		return f, nil
 	}
-	value := p.next()
+	value := p.nextToken()
 	if value == "" || value == ")" {
 		return nil, fmt.Errorf("ends where a value is expected")
 	}
@@ -182,9 +182,9 @@ func limitedValue(f family, limited bool, d sides, kind, value string) (node, er
 	return n, err
 }
 
-// sides reads src, dst, src or dst, src and dst.
-func (p *parser) sides() (d sides, given bool) {
-	w := p.accept("src", "dst")
+// parseSides reads src, dst, src or dst, src and dst.
+func (p *parser) parseSides() (d sides, given bool) {
+	w := p.acceptWord("src", "dst")
 	if w == "" {
 		return either, false
 	}
@@ -236,30 +236,31 @@ func valueNode(d sides, kind, value string) (node, error) {
 	return network{d, netip.PrefixFrom(a, a.BitLen())}, nil
 }
 
-// vlan reads the identifier, which may be missing.
-func (p *parser) vlan() (node, error) {
-	if w := p.next(); w == "" || w[0] < '0' || w[0] > '9' {
+// parseVLAN reads the identifier, which may be missing.
+func (p *parser) parseVLAN() (node, error) {
+	if w := p.nextToken(); w == "" || w[0] < '0' || w[0] > '9' {
 		return tagged{-1}, nil
 	}
-	n, err := p.number(4095)
+	n, err := p.parseNumber(4095)
 	return tagged{n}, err
 }
 
-func (p *parser) number(most int) (int, error) {
-	n, err := strconv.Atoi(p.next())
+func (p *parser) parseNumber(most int) (int, error) {
+	n, err := strconv.Atoi(p.nextToken())
 	if err != nil || n < 0 || n > most {
-		return 0, fmt.Errorf("%q is no number of 0 to %d", p.next(), most)
+		return 0, fmt.Errorf("%q is no number of 0 to %d", p.nextToken(), most)
 	}
 	p.at++
 	return n, nil
 }
 
-func (p *parser) ether() (node, error) {
-	d, _ := p.sides()
-	p.accept("host")
-	mac, err := net.ParseMAC(p.next())
+func (p *parser) parseEther() (node, error) {
+	d, _ := p.parseSides()
+	p.acceptWord("host")
+	mac, err := net.ParseMAC(p.nextToken())
 	if err != nil || len(mac) != 6 {
-		return nil, fmt.Errorf("%q is no Ethernet address: want it as 02:00:00:00:00:01", p.next())
+		return nil, fmt.Errorf("%q is no Ethernet address: want it as 02:00:00:00:00:01",
+			p.nextToken())
 	}
 	p.at++
 	return station{d, [6]byte(mac)}, nil

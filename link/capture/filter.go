@@ -14,10 +14,13 @@ type Filter struct {
 }
 
 // Match reports whether a frame is recorded. frame may be cut off, length is the whole.
-func (f *Filter) Match(frame []byte, length int) bool { return f.match(&subject{}, frame, length) }
+func (f *Filter) Match(frame []byte,
+	length int) bool {
+	return f.matches(&subject{}, frame, length)
+}
 
-// match is Match with scratch memory.
-func (f *Filter) match(s *subject, frame []byte, length int) bool {
+// matches is Match with scratch memory.
+func (f *Filter) matches(s *subject, frame []byte, length int) bool {
 	switch {
 	case f == nil:
 		return true
@@ -25,8 +28,8 @@ func (f *Filter) match(s *subject, frame []byte, length int) bool {
 		n, err := f.program.Run(frame)
 		return err == nil && n > 0
 	}
-	*s = subject{frame, length, parse(frame)}
-	return f.root.match(s)
+	*s = subject{frame, length, parseHeaders(frame)}
+	return f.root.matches(s)
 }
 
 // subject is the frame that is looked at.
@@ -37,7 +40,7 @@ type subject struct {
 }
 
 // node is an expression.
-type node interface{ match(s *subject) bool }
+type node interface{ matches(s *subject) bool }
 
 type (
 	and struct{ a, b node }
@@ -45,9 +48,9 @@ type (
 	not struct{ a node }
 )
 
-func (n and) match(s *subject) bool { return n.a.match(s) && n.b.match(s) }
-func (n or) match(s *subject) bool  { return n.a.match(s) || n.b.match(s) }
-func (n not) match(s *subject) bool { return !n.a.match(s) }
+func (n and) matches(s *subject) bool { return n.a.matches(s) && n.b.matches(s) }
+func (n or) matches(s *subject) bool  { return n.a.matches(s) || n.b.matches(s) }
+func (n not) matches(s *subject) bool { return !n.a.matches(s) }
 
 // sides is which end of a frame is meant.
 type sides uint8
@@ -59,8 +62,8 @@ const (
 	bothEnds
 )
 
-// of combines what is true of each end.
-func (d sides) of(from, to bool) bool {
+// combineSides combines what is true of each end.
+func (d sides) combineSides(from, to bool) bool {
 	switch d {
 	case source:
 		return from
@@ -78,7 +81,7 @@ type family struct {
 	proto     uint8  // 0: any, with etherType
 }
 
-func (f family) match(s *subject) bool {
+func (f family) matches(s *subject) bool {
 	if f.etherType == 0 && s.etherType != typeIPv4 && s.etherType != typeIPv6 ||
 		f.etherType != 0 && f.etherType != s.etherType {
 		return false
@@ -92,15 +95,15 @@ type network struct {
 	prefix netip.Prefix
 }
 
-func (n network) match(s *subject) bool {
+func (n network) matches(s *subject) bool {
 	from, to := s.addresses(s.frame)
 	if len(from)*8 != n.prefix.Addr().BitLen() {
 		return false
 	}
-	return n.of(n.contains(from), n.contains(to))
+	return n.combineSides(n.hasAddress(from), n.hasAddress(to))
 }
 
-func (n network) contains(b []byte) bool {
+func (n network) hasAddress(b []byte) bool {
 	a, _ := netip.AddrFromSlice(b)
 	return n.prefix.Contains(a)
 }
@@ -111,9 +114,9 @@ type ports struct {
 	first, last uint16
 }
 
-func (p ports) match(s *subject) bool {
-	from, to, ok := s.ports(s.frame)
-	return ok && p.of(p.first <= from && from <= p.last, p.first <= to && to <= p.last)
+func (p ports) matches(s *subject) bool {
+	from, to, ok := s.portsIn(s.frame)
+	return ok && p.combineSides(p.first <= from && from <= p.last, p.first <= to && to <= p.last)
 }
 
 // station is an Ethernet address.
@@ -122,20 +125,20 @@ type station struct {
 	mac [6]byte
 }
 
-func (e station) match(s *subject) bool {
+func (e station) matches(s *subject) bool {
 	return len(s.frame) >= ethLen &&
-		e.of(bytes.Equal(s.frame[6:12], e.mac[:]), bytes.Equal(s.frame[:6], e.mac[:]))
+		e.combineSides(bytes.Equal(s.frame[6:12], e.mac[:]), bytes.Equal(s.frame[:6], e.mac[:]))
 }
 
 // tagged is frames with a VLAN tag; id -1: any.
 type tagged struct{ id int }
 
-func (t tagged) match(s *subject) bool { return s.vlan >= 0 && (t.id < 0 || s.vlan == t.id) }
+func (t tagged) matches(s *subject) bool { return s.vlan >= 0 && (t.id < 0 || s.vlan == t.id) }
 
 // group is frames to several stations, or to all.
 type group struct{ all bool }
 
-func (g group) match(s *subject) bool {
+func (g group) matches(s *subject) bool {
 	if len(s.frame) < ethLen {
 		return false
 	}
@@ -151,7 +154,7 @@ type size struct {
 	bytes int
 }
 
-func (z size) match(s *subject) bool {
+func (z size) matches(s *subject) bool {
 	if z.least {
 		return s.length >= z.bytes
 	}

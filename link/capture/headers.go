@@ -32,8 +32,8 @@ type headers struct {
 	fragment  bool // not the first fragment of a datagram
 }
 
-// parse reads the headers of a frame, which may be cut off anywhere.
-func parse(frame []byte) (h headers) {
+// parseHeaders reads the headers of a frame, which may be cut off anywhere.
+func parseHeaders(frame []byte) (h headers) {
 	h.vlan = -1
 	if len(frame) < ethLen {
 		return h
@@ -79,8 +79,8 @@ func (h *headers) addresses(frame []byte) (from, to []byte) {
 	return nil, nil
 }
 
-// ports of TCP, UDP and SCTP.
-func (h *headers) ports(frame []byte) (from, to uint16, ok bool) {
+// portsIn of TCP, UDP and SCTP.
+func (h *headers) portsIn(frame []byte) (from, to uint16, ok bool) {
 	switch h.proto {
 	case protoTCP, protoUDP, protoSCTP:
 	default:

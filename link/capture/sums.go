@@ -5,14 +5,14 @@ import "encoding/binary"
 // completeSums writes the checksums that the NIC will write: that of the IPv4 header, and that of
 // TCP or UDP if the frame is here as a whole and goes out in one piece. length is its whole length.
 func completeSums(frame []byte, length int, inPieces bool) {
-	h := parse(frame)
+	h := parseHeaders(frame)
 	if h.l4 == 0 || h.l4 > len(frame) {
 		return
 	}
 	if h.etherType == typeIPv4 {
 		ip := frame[h.l3:h.l4]
 		ip[10], ip[11] = 0, 0
-		binary.BigEndian.PutUint16(ip[10:], ^fold(sum(0, ip)))
+		binary.BigEndian.PutUint16(ip[10:], ^foldSum(addWords(0, ip)))
 	}
 	if inPieces || h.fragment || len(frame) != length {
 		return
@@ -27,15 +27,15 @@ func completeSums(frame []byte, length int, inPieces bool) {
 	}
 	from, to := h.addresses(frame)
 	l4[at], l4[at+1] = 0, 0
-	s := ^fold(sum(sum(sum(uint32(h.proto)+uint32(len(l4)), from), to), l4))
+	s := ^foldSum(addWords(addWords(addWords(uint32(h.proto)+uint32(len(l4)), from), to), l4))
 	if s == 0 && h.proto == protoUDP {
 		s = 0xffff // RFC 768
 	}
 	binary.BigEndian.PutUint16(l4[at:], s)
 }
 
-// sum adds 16-bit words, RFC 1071. Of 64 KiB it does not overflow.
-func sum(s uint32, b []byte) uint32 {
+// addWords adds 16-bit words, RFC 1071. Of 64 KiB it does not overflow.
+func addWords(s uint32, b []byte) uint32 {
 	for ; len(b) > 1; b = b[2:] {
 		s += uint32(b[0])<<8 | uint32(b[1])
 	}
@@ -45,7 +45,7 @@ func sum(s uint32, b []byte) uint32 {
 	return s>>16 + s&0xffff
 }
 
-func fold(s uint32) uint16 {
+func foldSum(s uint32) uint16 {
 	s = s>>16 + s&0xffff
 	return uint16(s>>16 + s)
 }

@@ -125,28 +125,28 @@ func (t *Tap) Counts() Counts {
 // Close ends the capture: WriteTo writes what waits, and returns. It may be called again.
 func (t *Tap) Close() {
 	if t.closed.CompareAndSwap(false, true) {
-		t.nudge()
+		t.wakeReader()
 	}
 }
 
-// nudge has the reader look.
-func (t *Tap) nudge() {
+// wakeReader has the reader look.
+func (t *Tap) wakeReader() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
 	}
 }
 
-// needs returns how many bytes of a frame the tap must see.
-func (t *Tap) needs() int {
+// bytesNeeded returns how many bytes of a frame the tap must see.
+func (t *Tap) bytesNeeded() int {
 	if t.filter == nil {
 		return t.opts.Snaplen
 	}
 	return max(t.opts.Snaplen, filterLen)
 }
 
-// wants reports whether frames of a direction and queue are recorded.
-func (t *Tap) wants(d Direction, queue int) bool {
+// wantsFrames reports whether frames of a direction and queue are recorded.
+func (t *Tap) wantsFrames(d Direction, queue int) bool {
 	if t.opts.Direction != Both && t.opts.Direction != d {
 		return false
 	}

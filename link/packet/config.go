@@ -35,8 +35,8 @@ type Config struct {
 
 const maxQueues = 64
 
-// complete fills defaults in and says in one sentence what is wrong.
-func (c *Config) complete() error {
+// fillDefaults fills defaults in and says in one sentence what is wrong.
+func (c *Config) fillDefaults() error {
 	if c.Queues == 0 {
 		c.Queues = 1
 	}
@@ -64,8 +64,8 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// fit checks c against the interface.
-func (c *Config) fit(i *iface) error {
+// checkInterface checks c against the interface.
+func (c *Config) checkInterface(i *iface) error {
 	if c.Host {
 		c.MAC = i.mac
 	}
@@ -85,8 +85,8 @@ func (c *Config) fit(i *iface) error {
 	return nil
 }
 
-// usable returns the largest IP packet to send on an interface with such an MTU.
-func (c *Config) usable(mtu int) int {
+// usableMTU returns the largest IP packet to send on an interface with such an MTU.
+func (c *Config) usableMTU(mtu int) int {
 	if c.MTU == 0 {
 		return mtu
 	}

@@ -21,12 +21,13 @@ func frameFilter(addresses [][6]byte, all bool, vlan uint16) []unix.SockFilter {
 	var program []unix.SockFilter
 	for _, a := range addresses {
 		program = append(program,
-			load(unix.BPF_W, 2), jump(unix.BPF_JEQ, binary.BigEndian.Uint32(a[2:]), 0, 3),
-			load(unix.BPF_H, 0), jump(unix.BPF_JEQ, uint32(binary.BigEndian.Uint16(a[:])), 0, 1),
+			loadFrom(unix.BPF_W, 2), jumpIf(unix.BPF_JEQ, binary.BigEndian.Uint32(a[2:]), 0, 3),
+			loadFrom(unix.BPF_H, 0), jumpIf(unix.BPF_JEQ, uint32(binary.BigEndian.Uint16(a[:])), 0,
+				1),
 			toVLAN)
 	}
 	if all {
-		program = append(program, load(unix.BPF_B, 0), jump(unix.BPF_JSET, 1, 0, 1), toVLAN)
+		program = append(program, loadFrom(unix.BPF_B, 0), jumpIf(unix.BPF_JSET, 1, 0, 1), toVLAN)
 	}
 	program = append(program, drop)
 	for i := range program {
@@ -39,19 +40,19 @@ func frameFilter(addresses [][6]byte, all bool, vlan uint16) []unix.SockFilter {
 		untagged = 4
 	}
 	return append(program,
-		load(unix.BPF_W, adVLANPresent), jump(unix.BPF_JEQ, 0, untagged, tagged),
-		load(unix.BPF_H, adVLANTag),
+		loadFrom(unix.BPF_W, adVLANPresent), jumpIf(unix.BPF_JEQ, 0, untagged, tagged),
+		loadFrom(unix.BPF_H, adVLANTag),
 		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: vlanID},
-		jump(unix.BPF_JEQ, uint32(vlan), 0, 1),
+		jumpIf(unix.BPF_JEQ, uint32(vlan), 0, 1),
 		pass, drop)
 }
 
-func load(size uint16, at int32) unix.SockFilter {
+func loadFrom(size uint16, at int32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | size | unix.BPF_ABS, K: uint32(at)}
 }
 
-// jump leaves out yes or no instructions.
-func jump(op uint16, k uint32, yes, no uint8) unix.SockFilter {
+// jumpIf leaves out yes or no instructions.
+func jumpIf(op uint16, k uint32, yes, no uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, K: k, Jt: yes, Jf: no}
 }
 
@@ -61,8 +62,8 @@ var (
 	toVLAN = unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA}
 )
 
-// nothing returns a filter that passes no frame.
-func nothing() []unix.SockFilter { return []unix.SockFilter{drop} }
+// rejectAll returns a filter that passes no frame.
+func rejectAll() []unix.SockFilter { return []unix.SockFilter{drop} }
 
 // setFilter puts a filter in the place of the one before.
 func setFilter(fd int, program []unix.SockFilter) error {

@@ -56,7 +56,7 @@ func (p *Port) changeGroups(wanted [][6]byte, all bool) error {
 	}
 	var errs []error
 	change := func(option int, mac []byte) {
-		if err := member(p.rx[0].fd, p.iface.index, option, mac); err != nil {
+		if err := setMembership(p.rx[0].fd, p.iface.index, option, mac); err != nil {
 			errs = append(errs, fmt.Errorf("register %v with %s: %w", net.HardwareAddr(mac), p.name,
 				err))
 		}
@@ -69,7 +69,7 @@ func (p *Port) changeGroups(wanted [][6]byte, all bool) error {
 			change(unix.PACKET_ADD_MEMBERSHIP, mac[:])
 		}
 	}
-	if err := p.filter(wanted, all); err != nil {
+	if err := p.attachFilters(wanted, all); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, mac := range g.joined {
@@ -84,15 +84,15 @@ func (p *Port) changeGroups(wanted [][6]byte, all bool) error {
 	return errors.Join(errs...)
 }
 
-// filter has the kernel pass what is ours.
-func (p *Port) filter(joined [][6]byte, all bool) error {
+// attachFilters has the kernel pass what is ours.
+func (p *Port) attachFilters(joined [][6]byte, all bool) error {
 	ours := append([][6]byte{[6]byte(p.cfg.MAC), {255, 255, 255, 255, 255, 255}}, joined...)
 	program := frameFilter(ours, all, p.cfg.VLAN)
 	if p.cfg.Host {
-		program = p.ports.Load().filter()
+		program = p.ports.Load().classicFilter()
 	}
 	if p.groups.muted {
-		program = nothing()
+		program = rejectAll()
 	}
 	if slices.Equal(program, p.groups.program) {
 		return nil

@@ -8,8 +8,8 @@ func (p *Port) Mute() error {
 		return err
 	}
 	for i := range p.rx {
-		p.rx[i].discard()
-		p.tx[i].discard()
+		p.rx[i].dropReceived()
+		p.tx[i].dropWaiting()
 	}
 	return nil
 }
@@ -27,24 +27,24 @@ func (p *Port) setMuted(muted bool) error {
 	if p.closed {
 		return nil
 	}
-	return p.filter(g.joined, g.all)
+	return p.attachFilters(g.joined, g.all)
 }
 
-// discard drops what has been received and not delivered.
-func (q *RxQueue) discard() {
+// dropReceived drops what has been received and not delivered.
+func (q *RxQueue) dropReceived() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for n := q.n - q.next; !q.closed; n = q.n {
 		q.count.discarded.Add(uint64(n))
 		q.next, q.cutting = q.n, false
-		if !q.fill() {
+		if !q.askKernel() {
 			return
 		}
 	}
 }
 
-// discard drops what waits for room.
-func (q *TxQueue) discard() {
+// dropWaiting drops what waits for room.
+func (q *TxQueue) dropWaiting() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.count.dropped.Add(uint64(len(q.waiting)))

@@ -54,7 +54,7 @@ type Port struct {
 // Open opens the interface that cfg names; frames for its MAC arrive from then on. On failure
 // nothing is left behind, and the error is one sentence that says what to do.
 func Open(cfg Config) (*Port, error) {
-	if err := cfg.complete(); err != nil {
+	if err := cfg.fillDefaults(); err != nil {
 		return nil, err
 	}
 	cfg.Device = canonical(cfg.Device)
@@ -65,24 +65,24 @@ func Open(cfg Config) (*Port, error) {
 		return nil, err
 	}
 	p.cfg = cfg
-	p.mtu.Store(int32(cfg.usable(p.iface.mtu)))
+	p.mtu.Store(int32(cfg.usableMTU(p.iface.mtu)))
 	p.linkUp.Store(p.iface.up && p.iface.carrier)
 	for i, fd := range fds {
 		if err := p.addQueue(i, fd); err != nil {
-			return nil, errors.Join(err, p.cleanup(fds[i:]))
+			return nil, errors.Join(err, p.closeAll(fds[i:]))
 		}
 	}
 	if err := p.watch(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	if err := p.begin(); err != nil {
+	if err := p.startReceiving(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", cfg.Device, err), p.Close())
 	}
 	return p, nil
 }
 
-// begin has frames come.
-func (p *Port) begin() error {
+// startReceiving has frames come.
+func (p *Port) startReceiving() error {
 	if p.cfg.Host {
 		return p.SetPorts(nil)
 	}
@@ -110,19 +110,19 @@ func openSockets(cfg *Config, i *iface) (fds []int, err error) {
 		return fds, err
 	}
 	for _, fd := range fds {
-		if err := prepare(fd, i.index); err != nil {
+		if err := prepareAndBind(fd, i.index); err != nil {
 			return fds, fmt.Errorf("open %s: %w", cfg.Device, err)
 		}
 	}
 	if err := i.askAddress(fds[0]); err != nil {
 		return fds, err
 	}
-	if err := cfg.fit(i); err != nil {
+	if err := cfg.checkInterface(i); err != nil {
 		return fds, err
 	}
 	err = joinFanout(fds)
 	if !cfg.Host {
-		err = errors.Join(err, member(fds[0], i.index, unix.PACKET_ADD_MEMBERSHIP, cfg.MAC))
+		err = errors.Join(err, setMembership(fds[0], i.index, unix.PACKET_ADD_MEMBERSHIP, cfg.MAC))
 	}
 	if err != nil {
 		return fds, fmt.Errorf("open %s: %w", cfg.Device, err)
@@ -138,13 +138,13 @@ func (p *Port) addQueue(i, fd int) error {
 		return fmt.Errorf("open %s: %w", p.name, err)
 	}
 	rx, tx := new(RxQueue), &TxQueue{port: p, index: i, fd: fd}
-	rx.init(p, i, file, raw, fd)
+	rx.initSocket(p, i, file, raw, fd)
 	p.rx, p.tx = append(p.rx, rx), append(p.tx, tx)
 	return nil
 }
 
-// cleanup closes what Open has made, and sockets that are no queues yet.
-func (p *Port) cleanup(fds []int) error {
+// closeAll closes what Open has made, and sockets that are no queues yet.
+func (p *Port) closeAll(fds []int) error {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
@@ -214,10 +214,10 @@ func (p *Port) Err() error {
 
 // Stop ends reception and sending: every Wait returns ErrClosed, and so does every Post. Stopping
 // again does nothing.
-func (p *Port) Stop() { p.end(ErrClosed) }
+func (p *Port) Stop() { p.endOnce(ErrClosed) }
 
-// end records why the port is over, once, and tells every queue.
-func (p *Port) end(why error) {
+// endOnce records why the port is over, once, and tells every queue.
+func (p *Port) endOnce(why error) {
 	p.mu.Lock()
 	if p.err == nil {
 		p.err = why
@@ -239,8 +239,8 @@ func (p *Port) Stats() Stats {
 		if !p.closed {
 			p.rx[i].countDrops()
 		}
-		s.Rx = append(s.Rx, p.rx[i].stats())
-		s.Tx = append(s.Tx, p.tx[i].stats())
+		s.Rx = append(s.Rx, p.rx[i].countersNow())
+		s.Tx = append(s.Tx, p.tx[i].countersNow())
 	}
 	return s
 }
@@ -267,8 +267,8 @@ func (p *Port) Close() error {
 		defer p.mu.Unlock()
 		p.closed = true
 		for i := range p.rx {
-			p.tx[i].close()
-			p.rx[i].close()
+			p.tx[i].closeSocket()
+			p.rx[i].closeSocket()
 			p.closeErr = errors.Join(p.closeErr, p.rx[i].file.Close())
 		}
 	})

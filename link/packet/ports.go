@@ -124,8 +124,8 @@ func protocolIndex(udp bool) int {
 	return 0
 }
 
-// has says whether a port of ours is meant.
-func (t *portTable) has(k portKey) bool {
+// hasPort says whether a port of ours is meant.
+func (t *portTable) hasPort(k portKey) bool {
 	if set := t.single[portsOf{k.addr, k.udp}]; set != nil && set.has(k.port) {
 		return true
 	}
@@ -153,9 +153,9 @@ const (
 	neighborAdvertisement = 136 // RFC 4861 section 4.4
 )
 
-// ours says whether a frame without tag is for us. What the kernel's filter has let pass is looked
-// at in full here.
-func (t *portTable) ours(f []byte) bool {
+// isOurs says whether a frame without tag is for us. What the kernel's filter has let pass is
+// looked at in full here.
+func (t *portTable) isOurs(f []byte) bool {
 	if len(f) < ethLen+ipv4Len {
 		return false
 	}
@@ -164,9 +164,9 @@ func (t *portTable) ours(f []byte) bool {
 		return binary.BigEndian.Uint16(f[arpOpcode:]) == arpReply
 	case typeIPv4, typeIPv6:
 		if at, ok := findTransport(f); ok {
-			return t.has(destination(f, &at))
+			return t.hasPort(destination(f, &at))
 		}
-		return t.answers(f)
+		return t.isAnswer(f)
 	}
 	return false
 }
@@ -182,8 +182,9 @@ func destination(f []byte, at *transport) portKey {
 	return k
 }
 
-// answers says whether a packet is an ICMP error about a packet of ours, or advertises a neighbour.
-func (t *portTable) answers(f []byte) bool {
+// isAnswer says whether a packet is an ICMP error about a packet of ours, or advertises a
+// neighbour.
+func (t *portTable) isAnswer(f []byte) bool {
 	ip := f[ethLen:]
 	if ip[0]>>4 == 4 {
 		const fragment = 0x3fff // more fragments, or an offset
@@ -194,7 +195,7 @@ func (t *portTable) answers(f []byte) bool {
 		}
 		switch ip[header] {
 		case icmpUnreachable, icmpTimeExceeded, icmpParameter:
-			return t.sent(ip[header+icmpLen:])
+			return t.isSentByUs(ip[header+icmpLen:])
 		}
 		return false
 	}
@@ -203,13 +204,13 @@ func (t *portTable) answers(f []byte) bool {
 	}
 	kind := ip[ipv6Len]
 	if icmpv6FirstError <= kind && kind <= icmpv6LastError {
-		return t.sent(ip[ipv6Len+icmpLen:])
+		return t.isSentByUs(ip[ipv6Len+icmpLen:])
 	}
 	return kind == neighborAdvertisement
 }
 
-// sent says whether the packet that begins so is one of ours: the ports follow the IP header.
-func (t *portTable) sent(ip []byte) bool {
+// isSentByUs says whether the packet that begins so is one of ours: the ports follow the IP header.
+func (t *portTable) isSentByUs(ip []byte) bool {
 	const ports = 4
 	var k portKey
 	var proto byte
@@ -226,5 +227,5 @@ func (t *portTable) sent(ip []byte) bool {
 		k.port = binary.BigEndian.Uint16(ip[ipv6Len:])
 	}
 	k.udp = proto == protoUDP
-	return (proto == protoTCP || proto == protoUDP) && t.has(k)
+	return (proto == protoTCP || proto == protoUDP) && t.hasPort(k)
 }

@@ -41,7 +41,7 @@ func (p *Port) changePorts(change func(*portTable) *portTable) error {
 		return nil
 	}
 	p.ports.Store(change(p.ports.Load()))
-	return p.filter(nil, false)
+	return p.attachFilters(nil, false)
 }
 
 // filterPorts says how many ports of TCP, and of UDP, the kernel's filter knows one by one. Of more
@@ -62,40 +62,41 @@ const (
 	loadIndexImmediate           = unix.BPF_LDX | unix.BPF_W | unix.BPF_IMM
 )
 
-// filter returns a classic BPF program that passes what may be ours: the addresses are not looked
-// at. Every test is followed by its own return, so that no jump is long.
-func (t *portTable) filter() []unix.SockFilter {
+// classicFilter returns a classic BPF program that passes what may be ours: the addresses are not
+// looked at. Every test is followed by its own return, so that no jump is long.
+func (t *portTable) classicFilter() []unix.SockFilter {
 	program := []unix.SockFilter{
-		load(unix.BPF_W, adPacketType), jump(unix.BPF_JEQ, packetHost, 1, 0), drop,
-		load(unix.BPF_W, adVLANPresent), jump(unix.BPF_JEQ, 0, 4, 0), // a mere priority is no tag
-		load(unix.BPF_H, adVLANTag),
+		loadFrom(unix.BPF_W, adPacketType), jumpIf(unix.BPF_JEQ, packetHost, 1, 0), drop,
+		loadFrom(unix.BPF_W, adVLANPresent), jumpIf(unix.BPF_JEQ, 0, 4,
+			0), // a mere priority is no tag
+		loadFrom(unix.BPF_H, adVLANTag),
 		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: vlanID},
-		jump(unix.BPF_JEQ, 0, 1, 0), drop,
-		load(unix.BPF_H, atType), jump(unix.BPF_JEQ, typeARP, 0, 3),
-		load(unix.BPF_H, arpOpcode), jump(unix.BPF_JEQ, arpReply, 0, 1), pass,
+		jumpIf(unix.BPF_JEQ, 0, 1, 0), drop,
+		loadFrom(unix.BPF_H, atType), jumpIf(unix.BPF_JEQ, typeARP, 0, 3),
+		loadFrom(unix.BPF_H, arpOpcode), jumpIf(unix.BPF_JEQ, arpReply, 0, 1), pass,
 	}
-	tcp, udp := t.tests(false), t.tests(true)
+	tcp, udp := t.testPorts(false), t.testPorts(true)
 	v4 := slices.Concat([]unix.SockFilter{
-		load(unix.BPF_H, atFragment), jump(unix.BPF_JSET, moreFragmentsOrOffset, 0, 1), drop,
+		loadFrom(unix.BPF_H, atFragment), jumpIf(unix.BPF_JSET, moreFragmentsOrOffset, 0, 1), drop,
 		{Code: loadIPv4HeaderLength, K: ethLen},
-		load(unix.BPF_B, atProto4),
+		loadFrom(unix.BPF_B, atProto4),
 	}, byProtocol(tcp, udp, protoICMP, icmpUnreachable, icmpTimeExceeded, icmpParameter))
 	v6 := slices.Concat([]unix.SockFilter{
 		{Code: loadIndexImmediate, K: atTransport6 - ethLen},
-		load(unix.BPF_B, atProto6),
+		loadFrom(unix.BPF_B, atProto6),
 	}, byProtocol(tcp, udp, protoICMPv6, icmpv6FirstError, 2, 3, icmpv6LastError,
 		neighborAdvertisement))
-	program = append(program, load(unix.BPF_H, atType))
-	program = append(program, only(typeIPv4, v4)...)
-	program = append(program, only(typeIPv6, v6)...)
+	program = append(program, loadFrom(unix.BPF_H, atType))
+	program = append(program, ifEqual(typeIPv4, v4)...)
+	program = append(program, ifEqual(typeIPv6, v6)...)
 	return append(program, drop)
 }
 
-// only runs the rest, which ends with a return, if the accumulator has a value.
-func only(value uint32, rest []unix.SockFilter) []unix.SockFilter {
+// ifEqual runs the rest, which ends with a return, if the accumulator has a value.
+func ifEqual(value uint32, rest []unix.SockFilter) []unix.SockFilter {
 	skip := toVLAN
 	skip.K = uint32(len(rest))
-	return append([]unix.SockFilter{jump(unix.BPF_JEQ, value, 1, 0), skip}, rest...)
+	return append([]unix.SockFilter{jumpIf(unix.BPF_JEQ, value, 1, 0), skip}, rest...)
 }
 
 // byProtocol goes on by the protocol in the accumulator. The index register has the length of the
@@ -103,14 +104,14 @@ func only(value uint32, rest []unix.SockFilter) []unix.SockFilter {
 func byProtocol(tcp, udp []unix.SockFilter, icmp byte, types ...uint32) []unix.SockFilter {
 	messages := []unix.SockFilter{{Code: indirect | unix.BPF_B, K: ethLen + offsetTypeOfICMP}}
 	for _, kind := range types {
-		messages = append(messages, jump(unix.BPF_JEQ, kind, 0, 1), pass)
+		messages = append(messages, jumpIf(unix.BPF_JEQ, kind, 0, 1), pass)
 	}
-	return slices.Concat(only(protoTCP, tcp), only(protoUDP, udp),
-		only(uint32(icmp), append(messages, drop)), []unix.SockFilter{drop})
+	return slices.Concat(ifEqual(protoTCP, tcp), ifEqual(protoUDP, udp),
+		ifEqual(uint32(icmp), append(messages, drop)), []unix.SockFilter{drop})
 }
 
-// tests look at the destination port.
-func (t *portTable) tests(udp bool) []unix.SockFilter {
+// testPorts look at the destination port.
+func (t *portTable) testPorts(udp bool) []unix.SockFilter {
 	program := []unix.SockFilter{{Code: indirect | unix.BPF_H, K: ethLen + offsetPort}}
 	seen := map[uint16]bool{}
 	for _, b := range t.blocks {
@@ -118,15 +119,15 @@ func (t *portTable) tests(udp bool) []unix.SockFilter {
 			continue
 		}
 		seen[b.First] = true
-		program = append(program, jump(unix.BPF_JGE, uint32(b.First), 0, 2),
-			jump(unix.BPF_JGT, uint32(b.Last), 1, 0), pass)
+		program = append(program, jumpIf(unix.BPF_JGE, uint32(b.First), 0, 2),
+			jumpIf(unix.BPF_JGT, uint32(b.Last), 1, 0), pass)
 	}
 	single := t.byPort[protocolIndex(udp)]
 	if len(single) > filterPorts {
 		return []unix.SockFilter{pass}
 	}
 	for _, port := range slices.Sorted(maps.Keys(single)) {
-		program = append(program, jump(unix.BPF_JEQ, uint32(port), 0, 1), pass)
+		program = append(program, jumpIf(unix.BPF_JEQ, uint32(port), 0, 1), pass)
 	}
 	return append(program, drop)
 }

@@ -221,13 +221,13 @@ func TestPortsChange(t *testing.T) {
 			held[p] = true
 		}
 		want := newPortTable(append(slices.Collect(maps.Keys(held)), block))
-		if !slices.Equal(table.filter(), want.filter()) {
+		if !slices.Equal(table.classicFilter(), want.classicFilter()) {
 			t.Fatalf("step %d: the filter of %d ports is another", step, len(held))
 		}
 		for _, p := range slices.Concat(added, removed, some(50)) {
 			k := portKey{p.Addr, p.First, p.UDP}
-			if table.has(k) != want.has(k) || held[p] && !table.has(k) {
-				t.Fatalf("step %d: %+v is ours: %v, want %v", step, p, table.has(k), want.has(k))
+			if table.hasPort(k) != want.hasPort(k) || held[p] && !table.hasPort(k) {
+				t.Fatalf("step %d: %+v is ours: %v, want %v", step, p, table.hasPort(k), want.hasPort(k))
 			}
 		}
 	}
@@ -264,7 +264,7 @@ func FuzzOurs(f *testing.F) {
 	table := newPortTable([]Ports{{Addr: ourIP.Addr(), First: 8080, Last: 8080},
 		{Addr: ourIPv6.Addr(), First: 0xf000, Last: 0xf0ff}})
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		if table.ours(frame) && len(frame) < ethLen+ipv4Len {
+		if table.isOurs(frame) && len(frame) < ethLen+ipv4Len {
 			t.Errorf("ours: % x", frame)
 		}
 	})

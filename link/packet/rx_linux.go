@@ -31,7 +31,7 @@ type RxQueue struct {
 	file  *os.File
 	raw   syscall.RawConn
 	fd    int
-	ready func(fd uintptr) bool // readable
+	ready func(fd uintptr) bool // pollReadable
 
 	// mu is the owner's, taken once per batch, so that Close finds the queue at rest. It guards
 	// what follows.
@@ -56,9 +56,9 @@ type rxCounts struct {
 	unclaimed                                        atomic.Uint64
 }
 
-func (q *RxQueue) init(p *Port, index int, file *os.File, raw syscall.RawConn, fd int) {
+func (q *RxQueue) initSocket(p *Port, index int, file *os.File, raw syscall.RawConn, fd int) {
 	q.port, q.index, q.file, q.raw, q.fd = p, index, file, raw, fd
-	q.ready = q.readable
+	q.ready = q.pollReadable
 	q.asleep = clock.NewAsleep(clock.Clock{})
 	q.mem = make([]byte, rxBatch*rxSlot)
 	for i := range q.msgs {
@@ -80,12 +80,12 @@ func (q *RxQueue) Index() int { return q.index }
 func (q *RxQueue) Receive(dst []Frame) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.next == q.n && (q.skip() || !q.fill()) {
+	if q.closed || q.next == q.n && (q.skipLook() || !q.askKernel()) {
 		return 0
 	}
 	n, size := 0, uint64(0)
 	for n < len(dst) && q.next < q.n {
-		if q.decode(&dst[n]) {
+		if q.decodeMessage(&dst[n]) {
 			size += uint64(len(dst[n].Data))
 			n++
 		}
@@ -95,8 +95,8 @@ func (q *RxQueue) Receive(dst []Frame) int {
 	return n
 }
 
-// skip reports whether this look at the socket is left out.
-func (q *RxQueue) skip() bool {
+// skipLook reports whether this look at the socket is left out.
+func (q *RxQueue) skipLook() bool {
 	was := q.empty
 	q.empty = false
 	return was
@@ -110,13 +110,13 @@ func (q *RxQueue) Arm() {
 	q.empty = true
 }
 
-// fill asks the kernel for frames and reports whether there are any.
-func (q *RxQueue) fill() bool {
+// askKernel asks the kernel for frames and reports whether there are any.
+func (q *RxQueue) askKernel() bool {
 	for i := range q.n {
 		q.msgs[i].SetControllen(controlLen)
 	}
 	q.n, q.next = 0, 0
-	q.split.reset()
+	q.split.forgetReturned()
 	for {
 		q.count.calls.Add(1)
 		n, err := receiveNow(q.fd, q.msgs[:])
@@ -135,12 +135,12 @@ func (q *RxQueue) fill() bool {
 	}
 }
 
-// decode makes a frame of the next message. False: it held none.
-func (q *RxQueue) decode(f *Frame) bool {
+// decodeMessage makes a frame of the next message. False: it held none.
+func (q *RxQueue) decodeMessage(f *Frame) bool {
 	i := q.next
 	m := &q.msgs[i]
 	if q.cutting {
-		return q.cut(f, i)
+		return q.cutDatagram(f, i)
 	}
 	slot := q.mem[i*rxSlot : (i+1)*rxSlot]
 	q.next++
@@ -153,15 +153,15 @@ func (q *RxQueue) decode(f *Frame) bool {
 		return false
 	}
 	vnet, data := slot[:vnetLen], slot[vnetLen:m.n]
-	if t := q.port.ports.Load(); t != nil && !t.ours(data) {
+	if t := q.port.ports.Load(); t != nil && !t.isOurs(data) {
 		q.count.unclaimed.Add(1)
 		return false
 	}
-	if vnet[1]&^vnetECN == vnetUDPL4 && q.split.begin(data, int(gsoSize(vnet))) {
+	if vnet[1]&^vnetECN == vnetUDPL4 && q.split.beginFrame(data, int(gsoSize(vnet))) {
 		q.next--
 		q.cutting = true
 		q.count.split.Add(1)
-		return q.cut(f, i)
+		return q.cutDatagram(f, i)
 	}
 	*f = Frame{Data: data, Flags: rxFlags(vnet)}
 	if vnet[1] != 0 {
@@ -172,11 +172,11 @@ func (q *RxQueue) decode(f *Frame) bool {
 	return true
 }
 
-// cut makes a frame of the next datagram of message i.
-func (q *RxQueue) cut(f *Frame, i int) bool {
-	*f = Frame{Data: q.split.next(), Flags: RxChecksumOK | RxHeaderOK}
+// cutDatagram makes a frame of the next datagram of message i.
+func (q *RxQueue) cutDatagram(f *Frame, i int) bool {
+	*f = Frame{Data: q.split.nextDatagram(), Flags: RxChecksumOK | RxHeaderOK}
 	q.addAuxiliary(f, i)
-	if !q.split.more() {
+	if !q.split.hasMore() {
 		q.cutting = false
 		q.next++
 	}
@@ -209,11 +209,11 @@ func (q *RxQueue) addAuxiliary(f *Frame, i int) {
 	}
 }
 
-// readable is called by Wait before it parks and when it is woken.
-func (q *RxQueue) readable(uintptr) bool {
+// pollReadable is called by Wait before it parks and when it is woken.
+func (q *RxQueue) pollReadable(uintptr) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.closed || q.next < q.n || q.fill()
+	return q.closed || q.next < q.n || q.askKernel()
 }
 
 // Wait parks the goroutine until there are frames, Wake, or the end: then it returns ErrClosed, or
@@ -248,13 +248,13 @@ func (q *RxQueue) countDrops() {
 	}
 }
 
-func (q *RxQueue) close() {
+func (q *RxQueue) closeSocket() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
 }
 
-func (q *RxQueue) stats() RxStats {
+func (q *RxQueue) countersNow() RxStats {
 	c := &q.count
 	return RxStats{
 		Frames: c.frames.Load(), Bytes: c.bytes.Load(), Merged: c.merged.Load(),

@@ -273,7 +273,7 @@ func TestLooksInVain(t *testing.T) {
 	for q.Receive(batch[:]) > 0 || q.empty {
 		continue
 	}
-	calls := func() uint64 { return q.stats().Calls }
+	calls := func() uint64 { return q.countersNow().Calls }
 	look := func(what string, frames, cost int) {
 		t.Helper()
 		before := calls()

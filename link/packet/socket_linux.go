@@ -38,16 +38,17 @@ func (i *iface) askAddress(fd int) error {
 	return nil
 }
 
-// bind has the socket receive every frame of the interface, but for those that its filter drops.
-func bind(fd, index int) error {
+// bindTo has the socket receive every frame of the interface, but for those that its filter drops.
+func bindTo(fd, index int) error {
 	var all [2]byte
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
 	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]),
 		Ifindex: index})
 }
 
-// prepare sets what must be in place before the first frame, and then binds. No frame passes.
-func prepare(fd, index int) error {
+// prepareAndBind sets what must be in place before the first frame, and then binds. No frame
+// passes.
+func prepareAndBind(fd, index int) error {
 	for _, opt := range []struct {
 		number int
 		name   string
@@ -61,10 +62,10 @@ func prepare(fd, index int) error {
 		}
 	}
 	growBuffers(fd)
-	if err := setFilter(fd, nothing()); err != nil {
+	if err := setFilter(fd, rejectAll()); err != nil {
 		return fmt.Errorf("attach a filter: %w", err)
 	}
-	if err := bind(fd, index); err != nil {
+	if err := bindTo(fd, index); err != nil {
 		return fmt.Errorf("bind: %w", err)
 	}
 	return nil
@@ -81,9 +82,9 @@ func growBuffers(fd int) {
 	}
 }
 
-// member has the NIC pass frames to an address, to every group if it is nil, or ends that. It ends
-// with the socket.
-func member(fd, index, option int, mac []byte) error {
+// setMembership has the NIC pass frames to an address, to every group if it is nil, or ends that.
+// It ends with the socket.
+func setMembership(fd, index, option int, mac []byte) error {
 	m := unix.PacketMreq{Ifindex: int32(index), Type: unix.PACKET_MR_ALLMULTI}
 	if mac != nil {
 		m.Type, m.Alen = unix.PACKET_MR_UNICAST, uint16(copy(m.Address[:], mac))

@@ -14,8 +14,8 @@ type splitter struct {
 	arena  []byte // the datagrams of this batch; grows to what a batch has needed
 }
 
-// begin starts on a frame of datagrams with size bytes of payload each. False: it is none.
-func (s *splitter) begin(frame []byte, size int) bool {
+// beginFrame starts on a frame of datagrams with size bytes of payload each. False: it is none.
+func (s *splitter) beginFrame(frame []byte, size int) bool {
 	t, ok := findTransport(frame)
 	if !ok || t.proto != protoUDP || size <= 0 {
 		return false
@@ -25,11 +25,11 @@ func (s *splitter) begin(frame []byte, size int) bool {
 	return true
 }
 
-// more reports whether there are datagrams left.
-func (s *splitter) more() bool { return s.at < len(s.frame) }
+// hasMore reports whether there are datagrams left.
+func (s *splitter) hasMore() bool { return s.at < len(s.frame) }
 
-// next returns the next datagram as a frame of its own, without the UDP checksum.
-func (s *splitter) next() []byte {
+// nextDatagram returns the next datagram as a frame of its own, without the UDP checksum.
+func (s *splitter) nextDatagram() []byte {
 	payload := s.frame[s.at:min(s.at+s.size, len(s.frame))]
 	s.at += len(payload)
 	begin := len(s.arena)
@@ -43,11 +43,11 @@ func (s *splitter) next() []byte {
 		binary.BigEndian.PutUint16(ip[4:], s.id)
 		s.id++
 		ip[10], ip[11] = 0, 0
-		binary.BigEndian.PutUint16(ip[10:], ^sum(0, ip))
+		binary.BigEndian.PutUint16(ip[10:], ^addWords(0, ip))
 	}
 	binary.BigEndian.PutUint16(f[s.t.at+4:], uint16(length))
 	return f[:len(f):len(f)]
 }
 
-// reset forgets what was returned.
-func (s *splitter) reset() { s.arena = s.arena[:0] }
+// forgetReturned forgets what was returned.
+func (s *splitter) forgetReturned() { s.arena = s.arena[:0] }

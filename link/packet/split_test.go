@@ -26,12 +26,12 @@ func FuzzSplit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, frame []byte, size uint16) {
 		var s splitter
 		before := bytes.Clone(frame)
-		if !s.begin(frame, int(size)) {
+		if !s.beginFrame(frame, int(size)) {
 			return
 		}
 		header, got := s.header, []byte(nil)
-		for s.more() {
-			d := s.next()
+		for s.hasMore() {
+			d := s.nextDatagram()
 			if n := len(d) - header; n <= 0 || n > int(size) {
 				t.Fatalf("a datagram of %d bytes, of %d at most", n, size)
 			}

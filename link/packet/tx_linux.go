@@ -78,12 +78,12 @@ func (q *TxQueue) Post(f *TxFrame) error {
 	case q.posted == txBatch:
 		q.Flush()
 	}
-	q.add(f, size)
+	q.addFrame(f, size)
 	return nil
 }
 
-// add puts the headers together and lists the rest.
-func (q *TxQueue) add(f *TxFrame, size int) {
+// addFrame puts the headers together and lists the rest.
+func (q *TxQueue) addFrame(f *TxFrame, size int) {
 	i := q.posted
 	q.posted++
 	buf := &q.heads[i]
@@ -99,7 +99,7 @@ func (q *TxQueue) add(f *TxFrame, size int) {
 		break
 	}
 	clear(vnet)
-	q.offload(f, vnet, head[:n], size)
+	q.requestOffload(f, vnet, head[:n], size)
 	begin := vlanLen
 	if f.Flags&TxTag != 0 {
 		begin = 0
@@ -118,8 +118,8 @@ func (q *TxQueue) add(f *TxFrame, size int) {
 	q.first[i+1] = len(q.iovs)
 }
 
-// offload has the kernel complete the frame as asked.
-func (q *TxQueue) offload(f *TxFrame, vnet, head []byte, size int) {
+// requestOffload has the kernel complete the frame as asked.
+func (q *TxQueue) requestOffload(f *TxFrame, vnet, head []byte, size int) {
 	if f.Flags&TxChecksum == 0 && f.GSOSize == 0 {
 		return
 	}
@@ -127,7 +127,7 @@ func (q *TxQueue) offload(f *TxFrame, vnet, head []byte, size int) {
 	if !ok {
 		return
 	}
-	t.complete(head, size)
+	t.completeHeader(head, size)
 	gso := 0
 	if f.GSOSize > 0 && t.proto == protoTCP {
 		gso = f.GSOSize
@@ -163,18 +163,18 @@ func (q *TxQueue) Flush() {
 	}
 	done := 0
 	if len(q.waiting) == 0 || q.Retry() > 0 && len(q.waiting) == 0 {
-		done = q.send(q.msgs[:q.posted])
+		done = q.sendBatch(q.msgs[:q.posted])
 	}
 	for ; done < q.posted; done++ {
-		q.keep(q.iovs[q.first[done]:q.first[done+1]])
+		q.keepCopy(q.iovs[q.first[done]:q.first[done+1]])
 	}
 	clear(q.iovs) // the memory is the callers'
 	q.iovs, q.posted = q.iovs[:0], 0
 }
 
-// send gives frames to the kernel, in order, until it has no room. It returns how many need no
+// sendBatch gives frames to the kernel, in order, until it has no room. It returns how many need no
 // further attention: those that the kernel refuses for another reason are dropped.
-func (q *TxQueue) send(msgs []mmsghdr) (done int) {
+func (q *TxQueue) sendBatch(msgs []mmsghdr) (done int) {
 	frames, bytes := 0, 0
 	for full := false; done < len(msgs) && !full; {
 		q.count.calls.Add(1)
@@ -198,8 +198,8 @@ func (q *TxQueue) send(msgs []mmsghdr) (done int) {
 	return done
 }
 
-// keep copies a frame, which waits from then on.
-func (q *TxQueue) keep(parts []unix.Iovec) {
+// keepCopy copies a frame, which waits from then on.
+func (q *TxQueue) keepCopy(parts []unix.Iovec) {
 	size := 0
 	for i := range parts {
 		size += int(parts[i].Len)
@@ -228,7 +228,7 @@ func (q *TxQueue) Retry() (gone int) {
 			q.again[i].Iov = &q.againIovs[i]
 			q.again[i].SetIovlen(1)
 		}
-		done := q.send(q.again[:n])
+		done := q.sendBatch(q.again[:n])
 		q.spare = append(q.spare, q.waiting[:done]...)
 		q.waiting = append(q.waiting[:0], q.waiting[done:]...)
 		if gone += done; done < n {
@@ -239,15 +239,15 @@ func (q *TxQueue) Retry() (gone int) {
 }
 
 // Stats returns the queue's counters; any goroutine may call it, without Lock.
-func (q *TxQueue) stats() TxStats {
+func (q *TxQueue) countersNow() TxStats {
 	c := &q.count
 	return TxStats{Frames: c.frames.Load(), Bytes: c.bytes.Load(), GSO: c.gso.Load(),
 		Calls: c.calls.Load(), Full: c.full.Load(), Waited: c.waited.Load(),
 		Dropped: c.dropped.Load()}
 }
 
-// close drops what waits, once its user has let go of the queue.
-func (q *TxQueue) close() {
+// closeSocket drops what waits, once its user has let go of the queue.
+func (q *TxQueue) closeSocket() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.Retry()

@@ -211,7 +211,7 @@ func TestFullBuffer(t *testing.T) {
 		}
 	}
 	if q.Waiting() != maxWaiting || q.count.full.Load() == 0 {
-		t.Errorf("%d wait, %+v", q.Waiting(), q.stats())
+		t.Errorf("%d wait, %+v", q.Waiting(), q.countersNow())
 	}
 	buf := make([]byte, 2000)
 	for i := range posted {
@@ -222,7 +222,7 @@ func TestFullBuffer(t *testing.T) {
 		}
 		q.Retry()
 	}
-	if s := q.stats(); q.Waiting() != 0 || s.Frames != uint64(posted) || s.Dropped != 0 ||
+	if s := q.countersNow(); q.Waiting() != 0 || s.Frames != uint64(posted) || s.Dropped != 0 ||
 		s.Waited != maxWaiting {
 		t.Errorf("%d wait, %+v", q.Waiting(), s)
 	}
@@ -244,7 +244,7 @@ func TestFrameSizes(t *testing.T) {
 			t.Errorf("%d bytes, GSO size %d: %v, want %v", tt.size, tt.gso, err, tt.want)
 		}
 	}
-	q.close()
+	q.closeSocket()
 	if err := q.Post(&TxFrame{Bufs: [][]byte{make([]byte, 60)}}); !errors.Is(err, ErrClosed) {
 		t.Errorf("on a closed queue: %v", err)
 	}

@@ -87,22 +87,22 @@ func (t *transport) headerLen(head []byte) int {
 	return t.at + int(head[t.at+12]>>4)*4
 }
 
-// complete writes what the kernel leaves to the sender: the IPv4 header's checksum, and the sum of
-// the pseudo-header in the transport header's. size is the frame's length.
-func (t *transport) complete(head []byte, size int) {
+// completeHeader writes what the kernel leaves to the sender: the IPv4 header's checksum, and the
+// sum of the pseudo-header in the transport header's. size is the frame's length.
+func (t *transport) completeHeader(head []byte, size int) {
 	addresses, length := head[t.ip+8:t.ip+40], size-t.at
 	if !t.v6 {
 		h := head[t.ip:t.at]
 		h[10], h[11] = 0, 0
-		binary.BigEndian.PutUint16(h[10:], ^sum(0, h))
+		binary.BigEndian.PutUint16(h[10:], ^addWords(0, h))
 		addresses = h[12:20]
 	}
-	pseudo := sum(uint32(t.proto)+uint32(length&0xffff)+uint32(length>>16), addresses)
+	pseudo := addWords(uint32(t.proto)+uint32(length&0xffff)+uint32(length>>16), addresses)
 	binary.BigEndian.PutUint16(head[t.at+t.sumOffset():], pseudo)
 }
 
-// sum adds the 16-bit words of b to start in ones' complement arithmetic (RFC 1071).
-func sum(start uint32, b []byte) uint16 {
+// addWords adds the 16-bit words of b to start in ones' complement arithmetic (RFC 1071).
+func addWords(start uint32, b []byte) uint16 {
 	s := start
 	for ; len(b) >= 2; b = b[2:] {
 		s += uint32(binary.BigEndian.Uint16(b))

@@ -16,18 +16,18 @@ func (p *Port) watch() (err error) {
 	if p.watcher, err = netlink.Listen(p.name, unix.NETLINK_ROUTE, unix.RTMGRP_LINK); err != nil {
 		return err
 	}
-	p.look()
-	p.watcher.Start(8<<10, func([]byte) { p.look() })
+	p.refreshState()
+	p.watcher.Start(8<<10, func([]byte) { p.refreshState() })
 	return nil
 }
 
-// look asks for the interface's state and makes a change known.
-func (p *Port) look() {
+// refreshState asks for the interface's state and makes a change known.
+func (p *Port) refreshState() {
 	fd := p.rx[0].fd // open for longer than the watcher runs
 	name, err := nameOf(fd, p.iface.index)
 	if errors.Is(err, unix.ENODEV) {
 		p.linkUp.Store(false)
-		p.end(fmt.Errorf("%w: netdev %s was removed, or moved to another network namespace: %w",
+		p.endOnce(fmt.Errorf("%w: netdev %s was removed, or moved to another network namespace: %w",
 			ErrGone, p.name, unix.ENODEV))
 		return
 	}
@@ -52,7 +52,7 @@ func (p *Port) lookAtMTU(fd int, name string) {
 	if err != nil {
 		return
 	}
-	now := int32(p.cfg.usable(mtu))
+	now := int32(p.cfg.usableMTU(mtu))
 	if p.mtu.Swap(now) == now {
 		return
 	}

@@ -120,7 +120,7 @@ func (w *world) rawSocket(t testing.TB, vnet int) (fd int) {
 			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, vnet),
 			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
 			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
-			bind(fd, ifc.Index),
+			bindTo(fd, ifc.Index),
 		} {
 			if err != nil {
 				return err
@@ -161,7 +161,7 @@ func receive(t testing.TB, q Receiver, n int) (frames []Frame) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%d frames of %d came: %+v", len(frames), n,
-				q.(*RxQueue).stats())
+				q.(*RxQueue).countersNow())
 		}
 		must(t, q.Wait())
 	}
