@@ -56,10 +56,9 @@ func (d *Device) fitInto(limit int) {
 		"spare_buffers", d.plan.spare, "spare_buffers_usual", before.spare)
 }
 
-// bringUp makes everything, as steps of the cleanup. Send queues come before
-// receive queues and rules: the other way round, some firmware returns our own
-// broadcasts to us (VPP plugins/rdma/device.c). Rules come last, so that no
-// frame meets a queue that is not ready.
+// bringUp makes everything, as steps of the cleanup. Send queues come before receive queues and
+// rules: the other way round, some firmware returns our own broadcasts to us (VPP
+// plugins/rdma/device.c). Rules come last, so that no frame meets a queue that is not ready.
 func (d *Device) bringUp(ctx context.Context, t *target) error {
 	for _, stage := range []struct {
 		name string

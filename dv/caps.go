@@ -18,8 +18,7 @@ type Caps struct {
 	RxCsum bool
 	// VLANStrip: tags can be taken out of received frames.
 	VLANStrip bool
-	// SharedMulticast: broadcast and multicast are copied to us and still reach
-	// Linux.
+	// SharedMulticast: broadcast and multicast are copied to us and still reach Linux.
 	SharedMulticast bool
 	// RulesToLinux: rules of host mode can leave frames to Linux, see PriorityLinux. True until
 	// one is refused.
@@ -61,10 +60,9 @@ func capsOf(c *uverbs.DeviceCaps, p *plan) Caps {
 	}
 }
 
-// minInline returns the header bytes to put in each send descriptor. Of functions
-// that want more than the Ethernet header, which only virtual ones do, it is
-// the longest headers there are, options included, so that frames need not be
-// parsed: more than must be is always taken.
+// minInline returns the header bytes to put in each send descriptor. Of functions that want more
+// than the Ethernet header, which only virtual ones do, it is the longest headers there are,
+// options included, so that frames need not be parsed: more than must be is always taken.
 func minInline(c *uverbs.DeviceCaps) int {
 	switch c.InlineMode {
 	case inlineIP:

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// Clock turns Packet.Timestamp into time. It follows the NIC's clock from one
-// known moment on: the error is that of the moment, and grows with the NIC's
-// drift against the system's clock, so Set it anew every now and then. Not safe
-// for concurrent use while it is set.
+// Clock turns Packet.Timestamp into time. It follows the NIC's clock from one known moment on: the
+// error is that of the moment, and grows with the NIC's drift against the system's clock, so Set it
+// anew every now and then. Not safe for concurrent use while it is set.
 type Clock struct {
 	khz   uint64
 	mask  uint64 // valid bits of a time stamp

@@ -9,9 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// Config says which device to open and how. The zero value of every field but
-// Device (or Kernel) is useful. Names in brackets are those of VPP's rdma
-// plugin for the same thing.
+// Config says which device to open and how. The zero value of every field but Device (or Kernel) is
+// useful. Names in brackets are those of VPP's rdma plugin for the same thing.
 type Config struct {
 	// Device is an RDMA device ("mlx5_0"), one of several ports of it ("mlx5_0/2", as "rdma link"
 	// has it), or the netdev of a port by its name or an alternative one ("enp1s0f0") [host-if].
@@ -31,9 +30,8 @@ type Config struct {
 	// calls (uverbs.Record). It must pass Close on. nil: nothing is between.
 	Interpose func(uverbs.Kernel) uverbs.Kernel
 
-	// MAC is the address whose frames come to us. Default: a random, locally
-	// administered one. The port's own MAC is refused unless AllowNetdevMAC is
-	// set, multicast always.
+	// MAC is the address whose frames come to us. Default: a random, locally administered one. The
+	// port's own MAC is refused unless AllowNetdevMAC is set, multicast always.
 	MAC net.HardwareAddr
 	// AllowNetdevMAC permits MAC to be the port's own, which is then the default.
 	// Linux receives no unicast frame on this port any more, its users over the
@@ -65,9 +63,8 @@ type Config struct {
 	// a power of two of at least 64. Default 1024, or less with many queues so
 	// that pinned memory stays below 32 MiB.
 	RxQueueSize int
-	// TxQueueSize gives the number of 64-byte blocks of a send ring
-	// [tx-queue-size], a power of two of at least 64. Default 1024, or less,
-	// likewise. A frame takes one or two.
+	// TxQueueSize gives the number of 64-byte blocks of a send ring [tx-queue-size], a power of two
+	// of at least 64. Default 1024, or less, likewise. A frame takes one or two.
 	TxQueueSize int
 	// TxBufferSize is the staging memory of one send queue in bytes, a power of
 	// two of at least 128 KiB. Default 1 MiB, or less, likewise.
@@ -79,10 +76,9 @@ type Config struct {
 	// NoMultiPacketSend gives each frame a send descriptor of its own [no-empw].
 	// Default: frames with the same flags share one, if the device can.
 	NoMultiPacketSend bool
-	// BlueFlame has a flush of a single short descriptor write it into the doorbell
-	// register, so that an idle NIC need not fetch it: one round trip over the bus
-	// less for a lone packet, more work for the processor with each. Off by
-	// default, as batches gain nothing.
+	// BlueFlame has a flush of a single short descriptor write it into the doorbell register, so
+	// that an idle NIC need not fetch it: one round trip over the bus less for a lone packet, more
+	// work for the processor with each. Off by default, as batches gain nothing.
 	BlueFlame bool
 	// NoCompression has the NIC write a whole completion for each received frame.
 	// Default, if the device can: completions of similar frames in a row are
@@ -93,43 +89,37 @@ type Config struct {
 	// [no-multi-seg]. Default, with an MTU above 2414: 2 to 8 smaller buffers per
 	// receive descriptor, of which a frame takes those it reaches (Packet.More).
 	NoMultiSegment bool
-	// Striding has the NIC pack received frames into large buffers, each in as many
-	// strides of 256 bytes as it takes, instead of giving each a buffer of its own:
-	// small frames then take little memory, and a ring holds many more of them
-	// [the reverse of no-striding]. Packet.Frame is then a buffer of many frames,
-	// which is used again when all of them are back. Never write behind a
+	// Striding has the NIC pack received frames into large buffers, each in as many strides of 256
+	// bytes as it takes, instead of giving each a buffer of its own: small frames then take little
+	// memory, and a ring holds many more of them [the reverse of no-striding]. Packet.Frame is then
+	// a buffer of many frames, which is used again when all of them are back. Never write behind a
 	// Packet's Data. Refused where the device cannot.
 	Striding bool
-	// EventFrames and EventMicroseconds hold the event that RxQueue.Arm asks for
-	// until so many frames are there or so much time has passed: fewer wake-ups
-	// for some delay. 0 of EventFrames: the event comes with the first frame; else
-	// both must be set.
+	// EventFrames and EventMicroseconds hold the event that RxQueue.Arm asks for until so many
+	// frames are there or so much time has passed: fewer wake-ups for some delay. 0 of EventFrames:
+	// the event comes with the first frame; else both must be set.
 	EventFrames, EventMicroseconds uint16
-	// DelayDrop has the NIC hold a frame for which a receive queue has no buffer,
-	// and everything behind it on the port, for up to 100 ms instead of dropping
-	// it. Nothing is lost in bursts then, but a program that stops reading slows
-	// down Linux's traffic on the port, too. It needs CAP_SYS_RAWIO (unix.EPERM)
-	// and a device that can (unix.EOPNOTSUPP).
+	// DelayDrop has the NIC hold a frame for which a receive queue has no buffer, and everything
+	// behind it on the port, for up to 100 ms instead of dropping it. Nothing is lost in bursts
+	// then, but a program that stops reading slows down Linux's traffic on the port, too. It needs
+	// CAP_SYS_RAWIO (unix.EPERM) and a device that can (unix.EOPNOTSUPP).
 	DelayDrop bool
 	// SpareFrames is for how many frames there are buffers beyond those of the
 	// receive rings: frames that callers or PostFrame keep for a while. Default 256.
 	SpareFrames int
 
-	// MTU gives the largest IP packet received or sent, in bytes, at most the
-	// port's own. Default the port's. It sets size and number of the buffers of
-	// a frame [max-pktlen]. If the port's changes later, Device.MTU follows as
-	// far as MTU and the buffers go.
+	// MTU gives the largest IP packet received or sent, in bytes, at most the port's own. Default
+	// the port's. It sets size and number of the buffers of a frame [max-pktlen]. If the port's
+	// changes later, Device.MTU follows as far as MTU and the buffers go.
 	MTU int
-	// VLAN names the 802.1Q network we are in, 1 to 4094; 0 is none. The NIC then steers
-	// us its frames only, so that Linux keeps those of other networks even for our
-	// MAC, and takes the tag out (Packet.VLAN) if it can. Frames are sent with the
-	// tag that TxPacket.VLAN says, as ever.
+	// VLAN names the 802.1Q network we are in, 1 to 4094; 0 is none. The NIC then steers us its
+	// frames only, so that Linux keeps those of other networks even for our MAC, and takes the tag
+	// out (Packet.VLAN) if it can. Frames are sent with the tag that TxPacket.VLAN says, as ever.
 	VLAN uint16
 	// StripVLAN moves the outer 802.1Q tag of received frames into
 	// Packet.VLAN, if the device can.
 	StripVLAN bool
-	// RSSKey is the hash key that spreads flows over receive queues. Default
-	// SymmetricRSSKey.
+	// RSSKey is the hash key that spreads flows over receive queues. Default SymmetricRSSKey.
 	RSSKey RSSKey
 
 	// Clock gives the time that the driver goes by, and Random where its random numbers come

@@ -7,10 +7,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
-// compRing holds a ring of completions as software sees it. The NIC writes
-// entries and hands each over with the last byte: an entry is ours when its
-// opcode is not "invalid" and its owner bit equals the parity of the pass that
-// ci is in. One goroutine owns it.
+// compRing holds a ring of completions as software sees it. The NIC writes entries and hands each
+// over with the last byte: an entry is ours when its opcode is not "invalid" and its owner bit
+// equals the parity of the pass that ci is in. One goroutine owns it.
 type compRing struct {
 	mem        *mmio.Region // entries of 64 bytes
 	buf        []byte       // the same memory
@@ -22,9 +21,8 @@ type compRing struct {
 	seen       uint32       // up to here the NIC has written (rx.go); free-running
 }
 
-// newCompRing prepares mem for entries completions (a power of two): every
-// entry is marked as not written, of the wrong pass too. The NIC must not know
-// of mem yet.
+// newCompRing prepares mem for entries completions (a power of two): every entry is marked as not
+// written, of the wrong pass too. The NIC must not know of mem yet.
 func newCompRing(mem, rec *mmio.Region, entries int) compRing {
 	c := compRing{mem: mem, buf: mem.Slice(0, entries*mlx5.CQESize), rec: rec,
 		mask: uint32(entries - 1), log: uint32(bits.TrailingZeros32(uint32(entries)))}

@@ -15,8 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
-// Device describes one port of an mlx5 NIC, opened. Its methods may be called from
-// any goroutine.
+// Device describes one port of an mlx5 NIC, opened. Its methods may be called from any goroutine.
 //
 //	Open ──▶ up ──▶ stopping ──▶ closed
 //	         │  Stop    ▲  Close
@@ -254,9 +253,8 @@ func (d *Device) Stats() Stats {
 // LinkUp is the port's state as last told.
 func (d *Device) LinkUp() bool { return d.linkUp.Load() }
 
-// LinkChanged has a token in it when the port's state has been told since the last
-// one was taken: look at LinkUp then, and at Stats for how often. It is for one
-// reader and is never closed.
+// LinkChanged has a token in it when the port's state has been told since the last one was taken:
+// look at LinkUp then, and at Stats for how often. It is for one reader and is never closed.
 func (d *Device) LinkChanged() <-chan struct{} { return d.linkChanged }
 
 // Done is closed when the device fails for good or is stopped; Err says why.
@@ -270,9 +268,8 @@ func (d *Device) Err() error {
 	return d.err
 }
 
-// Stop ends reception and sending: every RxQueue.Wait returns ErrClosed, every
-// Poll returns 0, every Post ErrClosed. Join the queues' owners then, and
-// Close. Stopping again does nothing.
+// Stop ends reception and sending: every RxQueue.Wait returns ErrClosed, every Poll returns 0,
+// every Post ErrClosed. Join the queues' owners then, and Close. Stopping again does nothing.
 func (d *Device) Stop() { d.endOnce(ErrClosed, signalStopped) }
 
 // failWith ends the device for a reason other than Stop.
@@ -301,11 +298,10 @@ func (d *Device) endOnce(why error, signal uint32) {
 	}
 }
 
-// Close stops the device, destroys its kernel objects and returns its memory:
-// Packets still held and queues are dead from then on. The owners of the
-// receive queues must have stopped (see Stop). Closing again waits for the
-// first Close and returns its result. A device that had failed closes without
-// an error: its objects died with it.
+// Close stops the device, destroys its kernel objects and returns its memory: Packets still held
+// and queues are dead from then on. The owners of the receive queues must have stopped (see Stop).
+// Closing again waits for the first Close and returns its result. A device that had failed closes
+// without an error: its objects died with it.
 func (d *Device) Close() error {
 	d.close.Do(func() {
 		d.Stop()
@@ -388,8 +384,7 @@ func (o Opening) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// cleanup remembers how to undo what was done, in order. It is used by one
-// goroutine at a time.
+// cleanup remembers how to undo what was done, in order. It is used by one goroutine at a time.
 type cleanup struct {
 	steps []cleanupStep
 }

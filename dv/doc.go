@@ -1,8 +1,7 @@
-// Package dv drives the Ethernet side of an mlx5 NIC (ConnectX-4 and later)
-// from user space, by writing the NIC's own descriptor rings ("Direct Verbs").
-// The kernel driver sets objects up and keeps the port's netdev; frames for the
-// device's own MAC address, and a copy of broadcast and multicast, come to us.
-// There is no TCP/IP here: package link/rdma puts a stack on top.
+// Package dv drives the Ethernet side of an mlx5 NIC (ConnectX-4 and later) from user space, by
+// writing the NIC's own descriptor rings ("Direct Verbs"). The kernel driver sets objects up and
+// keeps the port's netdev; frames for the device's own MAC address, and a copy of broadcast and
+// multicast, come to us. There is no TCP/IP here: package link/rdma puts a stack on top.
 //
 // # The life of a frame
 //
@@ -18,12 +17,11 @@
 // caller's until it gives them back with Release (or sends them on with
 // TxQueue.PostFrame). Refills happen in batches inside Release.
 //
-// Sending. TxQueue.Post copies the caller's bytes: into the descriptor itself
-// when they are few, else into the queue's staging memory. The caller keeps its
-// buffers. PostFrame copies nothing: the NIC reads the frame where it is, and
-// it goes back to the pool on completion. Neither is visible to the NIC before
-// Flush, which rings the doorbell once for all that was posted; Reclaim
-// consumes completions and frees what they cover.
+// Sending. TxQueue.Post copies the caller's bytes: into the descriptor itself when they are few,
+// else into the queue's staging memory. The caller keeps its buffers. PostFrame copies nothing: the
+// NIC reads the frame where it is, and it goes back to the pool on completion. Neither is visible
+// to the NIC before Flush, which rings the doorbell once for all that was posted; Reclaim consumes
+// completions and frees what they cover.
 //
 // Waiting. RxQueue.Arm asks for an event, one more Poll closes the race, Wait
 // parks the goroutine in the netpoller.

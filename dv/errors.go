@@ -44,8 +44,7 @@ var (
 	ErrMAC = errors.New("MAC address refused")
 )
 
-// refusal wraps an error with a text of its own that errors.Is also finds to be
-// kind and cause.
+// refusal wraps an error with a text of its own that errors.Is also finds to be kind and cause.
 type refusal struct {
 	kind, cause error
 	text        string

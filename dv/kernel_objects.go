@@ -11,9 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
-// The kernel's part of each queue. What a queue's owner calls through its
-// queueControl runs on the owner's goroutine; nobody else touches the parts of a
-// queue that is up.
+// The kernel's part of each queue. What a queue's owner calls through its queueControl runs on the
+// owner's goroutine; nobody else touches the parts of a queue that is up.
 
 // Kinds of object in the user handles that come back in asynchronous events.
 const (

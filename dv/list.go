@@ -146,11 +146,10 @@ type Network struct {
 	Gateways []netip.Addr
 }
 
-// NetworkOf asks the kernel, by netlink, about the netdev of the port that cfg
-// names, in the network namespace of the calling thread: about the VLAN
-// interface on top of it if cfg says VLAN. A netdev that is no port of an RDMA device is asked
-// about, too. Nothing is opened. A port without that interface there gives an error that is
-// ErrNotFound.
+// NetworkOf asks the kernel, by netlink, about the netdev of the port that cfg names, in the
+// network namespace of the calling thread: about the VLAN interface on top of it if cfg says VLAN.
+// A netdev that is no port of an RDMA device is asked about, too. Nothing is opened. A port without
+// that interface there gives an error that is ErrNotFound.
 func NetworkOf(cfg Config) (Network, error) {
 	t, err := locatePort(&cfg)
 	if cfg.Kernel == nil && (errors.Is(err, ErrNoRDMA) || errors.Is(err, ErrNotMlx5)) {

@@ -51,9 +51,8 @@ const (
 // frameOverhead is an Ethernet header and one VLAN tag.
 const frameOverhead = ethHeader + vlanTag
 
-// newPlan fills in defaults for a port whose MTU is portMTU. Sizes that cfg
-// leaves open are halved, the largest use of memory first, until everything
-// fits the budget.
+// newPlan fills in defaults for a port whose MTU is portMTU. Sizes that cfg leaves open are halved,
+// the largest use of memory first, until everything fits the budget.
 func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	p := plan{
 		rx:        cmp.Or(cfg.RxQueues, 1),
@@ -220,9 +219,8 @@ func (p *plan) rxCQBytes() int  { return p.pageBytes(p.rxCompletions() * mlx5.CQ
 func (p *plan) sqBytes() int    { return p.pageBytes(p.txBlocks * mlx5.BB) }
 func (p *plan) txCQBytes() int  { return p.pageBytes(p.txBlocks * mlx5.CQESize) }
 
-// cacheLine gives the unit of frame buffers, in bytes. Their size is an odd
-// number of lines: with a power of two, all headers would fall on the same few
-// sets of the processor's caches.
+// cacheLine gives the unit of frame buffers, in bytes. Their size is an odd number of lines: with a
+// power of two, all headers would fall on the same few sets of the processor's caches.
 const cacheLine = 64
 
 // recordStride keeps doorbell records, of 8 bytes, on cache lines of their own.

@@ -154,8 +154,7 @@ func (p *Pool) makeChainable() {
 	}
 }
 
-// unchainFirst takes f from the head of its chain and returns the rest: NoFrame if it
-// was alone.
+// unchainFirst takes f from the head of its chain and returns the rest: NoFrame if it was alone.
 func (p *Pool) unchainFirst(f Frame) Frame {
 	if !p.ownsFrame(f) {
 		panic(fmt.Sprintf("dv: frame %d given back, the pool has %d", f, p.count))
@@ -182,8 +181,7 @@ func (p *Pool) backChains(src []Frame) {
 	p.returnFrames(some[:n])
 }
 
-// chainReaches reports whether the chain that begins with f has n bytes behind the
-// first off.
+// chainReaches reports whether the chain that begins with f has n bytes behind the first off.
 func (p *Pool) chainReaches(f Frame, off, n int) bool {
 	for n -= p.size - off; n > 0; n -= p.size {
 		if p.next == nil || p.next[f] == NoFrame {

@@ -127,17 +127,15 @@ func (h *hashed) closeTargets() error {
 	return errors.Join(errs...)
 }
 
-// Rebalance gives each receive queue a share of the flows in proportion to its
-// weight; a queue of weight 0 gets none. No frame is lost or doubled meanwhile,
-// as long as frames take less time through the NIC than passes between two calls,
-// but flows that change queues may be seen out of order. Frames that are not IP,
-// broadcast and multicast stay with queue 0. ErrConfig: not one weight per
-// queue, or all of them 0, or before Device.Settle.
+// Rebalance gives each receive queue a share of the flows in proportion to its weight; a queue of
+// weight 0 gets none. No frame is lost or doubled meanwhile, as long as frames take less time
+// through the NIC than passes between two calls, but flows that change queues may be seen out of
+// order. Frames that are not IP, broadcast and multicast stay with queue 0. ErrConfig: not one
+// weight per queue, or all of them 0, or before Device.Settle.
 //
-// A device cannot change the table that its targets use, so new ones take over:
-// the classes have two sets of priorities, in turn. New rules of the first set
-// take the frames from those of the second at once; rules of the second wait
-// behind those of the first until these are gone.
+// A device cannot change the table that its targets use, so new ones take over: the classes have
+// two sets of priorities, in turn. New rules of the first set take the frames from those of the
+// second at once; rules of the second wait behind those of the first until these are gone.
 func (d *Device) Rebalance(weights []int) error {
 	at, err := weightedTable(weights, len(d.rx), len(d.spread.Load().queueAt))
 	if err != nil {

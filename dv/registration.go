@@ -10,11 +10,10 @@ import (
 	"sync"
 )
 
-// AddressList is a program's part of the addresses that a port's netdev receives besides its
-// own. Its driver writes them into the function's lists, and an e-switch in front of the port
-// passes only what is in there: on a virtual function, and on a physical one with SR-IOV on
-// (linux drivers/net/ethernet/mellanox/mlx5/core/eswitch.c). Its methods may be called from
-// any goroutine.
+// AddressList is a program's part of the addresses that a port's netdev receives besides its own.
+// Its driver writes them into the function's lists, and an e-switch in front of the port passes
+// only what is in there: on a virtual function, and on a physical one with SR-IOV on (linux
+// drivers/net/ethernet/mellanox/mlx5/core/eswitch.c). Its methods may be called from any goroutine.
 type AddressList interface {
 	// Add has frames to mac received, to every group if mac is nil.
 	Add(mac net.HardwareAddr) error
@@ -86,11 +85,10 @@ func (d *Device) relistMAC(before net.HardwareAddr) error {
 	return errors.Join(r.list.Add(d.MAC()), r.list.Remove(before))
 }
 
-// SetGroups says which multicast addresses are ours: frames to them reach the port even
-// behind an e-switch that passes only the addresses that its function lists. It replaces
-// those of the call before. What the port receives of all multicast comes to us anyway. The
-// error says which addresses could not be added; the others were. A closed device does
-// nothing.
+// SetGroups says which multicast addresses are ours: frames to them reach the port even behind an
+// e-switch that passes only the addresses that its function lists. It replaces those of the call
+// before. What the port receives of all multicast comes to us anyway. The error says which
+// addresses could not be added; the others were. A closed device does nothing.
 func (d *Device) SetGroups(groups []net.HardwareAddr) error {
 	r := &d.registered
 	r.mu.Lock()

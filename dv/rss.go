@@ -68,8 +68,7 @@ func (t *toeplitz) hashBytes(in []byte) uint32 {
 	return h
 }
 
-// hashFlow returns what the NIC computes for f: over addresses and, for TCP and UDP,
-// ports.
+// hashFlow returns what the NIC computes for f: over addresses and, for TCP and UDP, ports.
 func (t *toeplitz) hashFlow(f Flow) uint32 {
 	var buf [maxHashInput]byte
 	in := appendAddr(buf[:0], f.Src.Addr())

@@ -85,8 +85,7 @@ const (
 // out the solicited and the owner bit.
 const plainReceive = uint32(mlx5.CQERecv) << 4
 
-// rqFormat is how received frames lie in the buffers of a ring. Its methods are
-// the owner's.
+// rqFormat is how received frames lie in the buffers of a ring. Its methods are the owner's.
 type rqFormat interface {
 	// poll is Poll's part: it fills dst and returns how many.
 	poll(dst []Packet) int
@@ -104,9 +103,8 @@ type rqFormat interface {
 	restart()
 }
 
-// newRing returns a queue whose format is still to be set, over memory that the NIC
-// does not know yet: entries (a power of two) of wqe bytes in ring, each a
-// pointer to write at its end.
+// newRing returns a queue whose format is still to be set, over memory that the NIC does not know
+// yet: entries (a power of two) of wqe bytes in ring, each a pointer to write at its end.
 func newRing(index, entries, wqe int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
 	return &RxQueue{
 		index: index, pool: pool, ring: ring.Slice(0, entries*wqe), wqe: wqe, rec: rec, cq: cq,
@@ -257,9 +255,8 @@ type waiter struct {
 	sn       uint32 // events that came; a request names how many it has seen
 }
 
-// Arm asks for an event at the next frame. Poll once more afterwards, then
-// Wait. A request that is still open is renewed. Buffers that Release has kept
-// back for its next batch go to the NIC, too.
+// Arm asks for an event at the next frame. Poll once more afterwards, then Wait. A request that is
+// still open is renewed. Buffers that Release has kept back for its next batch go to the NIC, too.
 func (q *RxQueue) Arm() {
 	if q.signals.isStopped() || q.putOff() {
 		return // completions that nobody looks at would raise the event at once, again and again
@@ -386,10 +383,9 @@ func (v *headerStatusTable) flagsFor(status uint16) RxFlags {
 	return v[status&0xff|status>>1&0x300]
 }
 
-// headerFlags says what a status promises. A checksum is vouched for only where
-// the NIC knows the header it belongs to: with fragments and unknown protocols
-// its bit means nothing (linux drivers/net/ethernet/mellanox/mlx5/core/en_rx.c,
-// VPP plugins/rdma/input.c).
+// headerFlags says what a status promises. A checksum is vouched for only where the NIC knows the
+// header it belongs to: with fragments and unknown protocols its bit means nothing (linux
+// drivers/net/ethernet/mellanox/mlx5/core/en_rx.c, VPP plugins/rdma/input.c).
 func headerFlags(status uint16) RxFlags {
 	var f RxFlags
 	switch status & mlx5.HdrL3Mask >> mlx5.HdrL3Shift {

@@ -6,10 +6,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// A completion other than "frame received" ends in one of two ways: the frame
-// is dropped and the queue goes on (a frame too long for its buffer), or the
-// queue is in error and is reset: stopped, emptied of stale completions,
-// refilled from entry 0 and started. Both are counted.
+// A completion other than "frame received" ends in one of two ways: the frame is dropped and the
+// queue goes on (a frame too long for its buffer), or the queue is in error and is reset: stopped,
+// emptied of stale completions, refilled from entry 0 and started. Both are counted.
 
 // handleErrorCQE handles the completion at the consumer index, and reports whether the
 // queue goes on behind it; if not it was reset, or has failed.
@@ -45,8 +44,7 @@ func (q *RxQueue) countError(s mlx5.Syndrome) {
 	}
 }
 
-// dropOne consumes the completion and the descriptor it is of, whose buffers go
-// back into the ring.
+// dropOne consumes the completion and the descriptor it is of, whose buffers go back into the ring.
 func (q *RxQueue) dropOne(l perFrameFormat) {
 	q.cq.ci++
 	l.drop()

@@ -7,10 +7,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
-// A descriptor with several buffers takes a frame longer than one of them: the
-// NIC fills the first, then the second, and so on. Those that a frame does not
-// reach stay in the descriptor, for the next round of the ring: a small frame
-// on a port with a large MTU takes one small buffer with it.
+// A descriptor with several buffers takes a frame longer than one of them: the NIC fills the first,
+// then the second, and so on. Those that a frame does not reach stay in the descriptor, for the
+// next round of the ring: a small frame on a port with a large MTU takes one small buffer with it.
 
 // multiSGE holds the format of such a ring. slots has segs entries for each
 // descriptor. The buffers that a descriptor lacks are always its first ones.
@@ -21,9 +20,8 @@ type multiSGE struct {
 	missing uint32  // how many all lack
 }
 
-// newMultiSGERxQueue makes a queue of this format over memory that the NIC does
-// not know yet: entries (a power of two) of segs data segments in ring, as many
-// completions in cq.
+// newMultiSGERxQueue makes a queue of this format over memory that the NIC does not know yet:
+// entries (a power of two) of segs data segments in ring, as many completions in cq.
 func newMultiSGERxQueue(index, entries, segs int, ring, rec *mmio.Region,
 	cq compRing, pool *Pool) *RxQueue {
 	q := newRing(index, entries, segs*mlx5.DataSegSize, ring, rec, cq, pool)

@@ -13,9 +13,8 @@ import (
 // descriptor is one data segment.
 type singleSGE struct{ *RxQueue }
 
-// newRxQueue makes a queue of this format over memory that the NIC does not
-// know yet: entries (a power of two) of 16 bytes in ring, as many completions
-// in cq.
+// newRxQueue makes a queue of this format over memory that the NIC does not know yet: entries (a
+// power of two) of 16 bytes in ring, as many completions in cq.
 func newRxQueue(index, entries int, ring, rec *mmio.Region, cq compRing, pool *Pool) *RxQueue {
 	q := newRing(index, entries, mlx5.DataSegSize, ring, rec, cq, pool)
 	q.slots, q.format = make([]Frame, entries), singleSGE{q}
@@ -34,8 +33,7 @@ func (r singleSGE) poll(dst []Packet) int {
 	return n
 }
 
-// fillPlain fills dst from the next ready completions. It reports false if the
-// queue was reset.
+// fillPlain fills dst from the next ready completions. It reports false if the queue was reset.
 func (r singleSGE) fillPlain(dst []Packet, ready int) (int, bool) {
 	q, n := r.RxQueue, 0
 	for range ready {
@@ -177,9 +175,8 @@ func (c *compRing) endBlock(n uint32) {
 	c.ci += n
 }
 
-// fillPlain returns how many of the next limit entries are ours and no titles; title
-// reports that behind them is one. It looks at one word of each; their other
-// bytes may be read when it returns.
+// fillPlain returns how many of the next limit entries are ours and no titles; title reports that
+// behind them is one. It looks at one word of each; their other bytes may be read when it returns.
 func (c *compRing) fillPlain(limit int) (n int, title bool) {
 	own, ours := uint32(0), false
 	for ci := c.ci; n < limit; n++ {
@@ -217,8 +214,7 @@ type perFrameFormat interface {
 	drop()
 }
 
-// pollCompressed is poll for such a format when the NIC may compress
-// completions.
+// pollCompressed is poll for such a format when the NIC may compress completions.
 func (q *RxQueue) pollCompressed(l perFrameFormat, dst []Packet) int {
 	n := 0
 	for {

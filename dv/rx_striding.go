@@ -7,12 +7,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
-// A striding ring has one large buffer, a slab, per entry. The NIC fills it
-// from its start with one frame after the other, each in whole strides; when
-// the next does not fit it says so with a completion without a frame and goes
-// on to the next slab. A slab is a Frame of the pool with several holders: the
-// ring, and the holder of each Packet in it. It is used again after the last has
-// released it.
+// A striding ring has one large buffer, a slab, per entry. The NIC fills it from its start with one
+// frame after the other, each in whole strides; when the next does not fit it says so with a
+// completion without a frame and goes on to the next slab. A slab is a Frame of the pool with
+// several holders: the ring, and the holder of each Packet in it. It is used again after the last
+// has released it.
 
 // Geometry of every striding ring: the fewest strides per slab that all devices
 // take. Larger frames than a slab there are not.
@@ -28,8 +27,7 @@ const (
 // have no use for, and a pointer.
 const stridingWQE = 2 * mlx5.DataSegSize
 
-// striding holds the format of a striding ring. at and out say how far the slab at cc
-// is filled.
+// striding holds the format of a striding ring. at and out say how far the slab at cc is filled.
 type striding struct {
 	*RxQueue
 	at  uint32 // first free stride

@@ -64,12 +64,10 @@ type RxDrops struct {
 // TxStats counts what one send queue did. Packets and Bytes are current as of
 // the last Flush, the rest as of the last Reclaim that found something, or Check.
 type TxStats struct {
-	// Packets and Bytes posted and flushed. A segmented packet counts once, its
-	// headers too.
+	// Packets and Bytes posted and flushed. A segmented packet counts once, its headers too.
 	Packets, Bytes uint64
-	// LSO says how many of the packets asked for segmentation, Inline how many
-	// were written into their descriptor as a whole, ZeroCopy how many were
-	// sent by PostFrame.
+	// LSO says how many of the packets asked for segmentation, Inline how many were written into
+	// their descriptor as a whole, ZeroCopy how many were sent by PostFrame.
 	LSO, Inline, ZeroCopy uint64
 	// MultiPacket says how many shared their descriptor with others, or could have.
 	MultiPacket uint64
@@ -102,8 +100,7 @@ type counter struct {
 	shown atomic.Uint64
 }
 
-// publishCount makes n visible. The comparison saves a locked store where nothing
-// changed.
+// publishCount makes n visible. The comparison saves a locked store where nothing changed.
 func (c *counter) publishCount() {
 	if c.n != c.shown.Load() {
 		c.shown.Store(c.n)
@@ -138,8 +135,7 @@ func (c *rxCounts) showFaults() {
 	c.malformed.publishCount()
 }
 
-// showWaits makes what arming and waiting change visible, and the polls that
-// found nothing.
+// showWaits makes what arming and waiting change visible, and the polls that found nothing.
 func (c *rxCounts) showWaits() {
 	c.polls.publishCount()
 	c.refills.publishCount()

@@ -10,10 +10,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
-// class describes one kind of unicast traffic. A hash covers one family and one
-// transport, so each class has a target ("RSS queue pair") of its own, and a
-// rule that leads its frames there. Rules of a lower priority number come
-// first: frames that are TCP are also IPv4, and all are frames.
+// class describes one kind of unicast traffic. A hash covers one family and one transport, so each
+// class has a target ("RSS queue pair") of its own, and a rule that leads its frames there. Rules
+// of a lower priority number come first: frames that are TCP are also IPv4, and all are frames.
 type class struct {
 	name      string
 	priority  uint16 // behind the first class
@@ -90,8 +89,7 @@ func (d *Device) anyUnicast() uverbs.EthMatch {
 	return d.withVLANTag(uverbs.EthMatch{DstMask: [macLen]byte{1}})
 }
 
-// withVLANTag has m match frames of our VLAN only, if we are in one, whatever their
-// priority.
+// withVLANTag has m match frames of our VLAN only, if we are in one, whatever their priority.
 func (d *Device) withVLANTag(m uverbs.EthMatch) uverbs.EthMatch {
 	if d.config.VLAN != 0 {
 		m.VLAN, m.VLANMask = d.config.VLAN, vlanID

@@ -189,8 +189,7 @@ func (q *TxQueue) commitWQE(blocks uint32) {
 	}
 }
 
-// askForCompletion makes the last descriptor ask for a completion. The NIC does not know
-// it yet.
+// askForCompletion makes the last descriptor ask for a completion. The NIC does not know it yet.
 func (q *TxQueue) askForCompletion() {
 	slot := q.last & q.mask
 	q.ring[slot*mlx5.BB+ctrlFlags] = mlx5.CEAlways
@@ -231,10 +230,9 @@ func (q *TxQueue) Flush() {
 // Stats returns the queue's counters; any goroutine may call it, without Lock.
 func (q *TxQueue) Stats() TxStats { return q.count.stats() }
 
-// BlueFlame: the doorbell of a descriptor that was posted alone carries the
-// descriptor itself, so that the NIC does not have to fetch it. A doorbell
-// register has two halves for that, which take turns. rdma-core
-// providers/mlx5/qp.c does the same, with inlined descriptors only.
+// BlueFlame: the doorbell of a descriptor that was posted alone carries the descriptor itself, so
+// that the NIC does not have to fetch it. A doorbell register has two halves for that, which take
+// turns. rdma-core providers/mlx5/qp.c does the same, with inlined descriptors only.
 
 // blueFlame is the doorbell register's room for descriptors.
 type blueFlame struct {

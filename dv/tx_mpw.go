@@ -24,10 +24,9 @@ const mpwHead = (mlx5.CtrlSegSize + mlx5.EthSegSize) / mlx5.DSSize
 // dsPerBB says how many 16-byte units make a block.
 const dsPerBB = mlx5.BB / mlx5.DSSize
 
-// mpwRecord returns room for a record of ds units, for a frame with these flags,
-// in a multi-packet descriptor. nil: the frame needs a descriptor of its own,
-// because the queue has no such descriptors, the end of the ring is near, or
-// there is no room.
+// mpwRecord returns room for a record of ds units, for a frame with these flags, in a multi-packet
+// descriptor. nil: the frame needs a descriptor of its own, because the queue has no such
+// descriptors, the end of the ring is near, or there is no room.
 func (q *TxQueue) mpwRecord(ds uint32, flags TxFlags) []byte {
 	m := &q.mpw
 	if (m.ds+ds > m.limit || m.flags != flags) && !q.openMPW(ds, flags) {

@@ -47,8 +47,7 @@ func (q *TxQueue) Post(p *TxPacket) error {
 	return q.postStaged(p, n+tag, flags)
 }
 
-// postInline writes the frame, size bytes of which n are p's and its tag's,
-// into the descriptor.
+// postInline writes the frame, size bytes of which n are p's and its tag's, into the descriptor.
 func (q *TxQueue) postInline(p *TxPacket, n, size int, flags TxFlags) error {
 	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(size)
 	blocks := uint32(mlx5.BBs(ds))
@@ -110,8 +109,7 @@ const inlineAt = mlx5.CtrlSegSize + mlx5.InlineOffset
 // csumBits returns the checksum bits of an Ethernet segment for f.
 func csumBits(f TxFlags) uint8 { return uint8(f&(TxL3Csum|TxL4Csum)) * mlx5.CsumL3 }
 
-// vlanTag is the size of an 802.1Q tag, which stands behind the two MAC
-// addresses.
+// vlanTag is the size of an 802.1Q tag, which stands behind the two MAC addresses.
 const (
 	vlanTag   = 4
 	vlanAt    = 12
@@ -163,11 +161,10 @@ func (q *TxQueue) countRefused(err error) error {
 	return err
 }
 
-// PostFrame sends n bytes at offset off of frame f without copying. On success
-// the frame is the queue's, and goes back to the pool when sent; on failure it
-// stays the caller's. Received frames of the device may be sent on this way:
-// set the Packet's Frame to NoFrame then. n may be Packet.Size of a frame in
-// several buffers. Tagging is not to be had.
+// PostFrame sends n bytes at offset off of frame f without copying. On success the frame is the
+// queue's, and goes back to the pool when sent; on failure it stays the caller's. Received frames
+// of the device may be sent on this way: set the Packet's Frame to NoFrame then. n may be
+// Packet.Size of a frame in several buffers. Tagging is not to be had.
 func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 	if q.signals.isStopped() {
 		return q.ended()

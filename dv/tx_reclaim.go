@@ -167,8 +167,7 @@ func (l *inFlightRing) pushFrame(end uint32, f Frame) {
 	l.head++
 }
 
-// releaseThrough gives the frames of all WQEs that end at or before block count cc
-// back to pool.
+// releaseThrough gives the frames of all WQEs that end at or before block count cc back to pool.
 func (l *inFlightRing) releaseThrough(cc uint32, pool *Pool) {
 	var some [64]Frame
 	n := 0

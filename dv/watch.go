@@ -38,8 +38,7 @@ func (d *Device) watchCommands() {
 	}
 }
 
-// onEvent acts on one event. Queues recover on their owners' goroutines: they
-// are only told.
+// onEvent acts on one event. Queues recover on their owners' goroutines: they are only told.
 func (d *Device) onEvent(e uverbs.AsyncEvent) {
 	switch e.Type {
 	case uverbs.EventPortActive, uverbs.EventPortError:

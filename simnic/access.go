@@ -38,8 +38,7 @@ func (h *keyHold) releaseKey() {
 	}
 }
 
-// readMemory copies len(dst) bytes at addr out of the memory lkey names, for a send
-// queue.
+// readMemory copies len(dst) bytes at addr out of the memory lkey names, for a send queue.
 func (h *keyHold) readMemory(sq *SQ, lkey uint32, addr uint64, dst []byte) fault {
 	k := h.findKey(sq.nic, lkey)
 	if k == nil {

@@ -247,8 +247,7 @@ func (b *rxBurst) addFCS() {
 	b.packet.addPart(b.fcs[:])
 }
 
-// stripCTag takes the outermost C-tag out of the packet. Its first piece holds all
-// L2 headers.
+// stripCTag takes the outermost C-tag out of the packet. Its first piece holds all L2 headers.
 func (b *rxBurst) stripCTag() {
 	pk := &b.packet
 	first := pk.parts[0]

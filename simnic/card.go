@@ -24,15 +24,14 @@ const defaultCard = "cx6dx"
 // Cards returns the supported cards, oldest first.
 //
 // PCI ids are those of linux drivers/net/ethernet/mellanox/mlx5/core/main.c and of DPDK
-// drivers/common/mlx5/mlx5_common.h; firmware versions the ones that NVIDIA's network
-// operator lists as supported, and that of the long-term DOCA 2.9 for ConnectX-6 Dx.
-// Clocks, stride ranges and the rest are as published outputs of "ibv_devinfo -v" show
-// them: of parts 4117 with firmware 14.27.1016, 4119 with 16.31.1014, 4125 with
-// 22.36.1010. Inline modes and VLAN insertion follow DPDK drivers/net/mlx5/mlx5.c
-// (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside it. No output of
-// ConnectX-7 and BlueField-2 was found: they have the values of ConnectX-6 Dx, which the one
-// succeeds and the other contains. Real-time stamps are an option of the firmware of ConnectX-6 Dx
-// and later (REAL_TIME_CLOCK_ENABLE), which is on in the model.
+// drivers/common/mlx5/mlx5_common.h; firmware versions the ones that NVIDIA's network operator
+// lists as supported, and that of the long-term DOCA 2.9 for ConnectX-6 Dx. Clocks, stride ranges
+// and the rest are as published outputs of "ibv_devinfo -v" show them: of parts 4117 with firmware
+// 14.27.1016, 4119 with 16.31.1014, 4125 with 22.36.1010. Inline modes and VLAN insertion follow
+// DPDK drivers/net/mlx5/mlx5.c (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside it.
+// No output of ConnectX-7 and BlueField-2 was found: they have the values of ConnectX-6 Dx, which
+// the one succeeds and the other contains. Real-time stamps are an option of the firmware of
+// ConnectX-6 Dx and later (REAL_TIME_CLOCK_ENABLE), which is on in the model.
 func Cards() []Card {
 	return []Card{
 		{Name: "cx4lx", Title: "ConnectX-4 Lx", DeviceID: 0x1015, VirtualID: 0x1016,

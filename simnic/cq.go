@@ -151,8 +151,7 @@ func (cq *CQ) Resize(ring *Memory, logSize int) error {
 	return nil
 }
 
-// Destroy removes the queue. Queues that complete into it must be destroyed
-// before: StatusResBusy.
+// Destroy removes the queue. Queues that complete into it must be destroyed before: StatusResBusy.
 func (cq *CQ) Destroy() error {
 	if err := cq.use.retireObject(); err != nil {
 		return statusErrorf(StatusOf(err), "destroy completion queue %#x", cq.number)

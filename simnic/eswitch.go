@@ -29,8 +29,7 @@ type Function struct {
 	SpoofCheck bool
 }
 
-// eswitch is the e-switch as far as it concerns this NIC. Frames read a snapshot without a
-// lock.
+// eswitch is the e-switch as far as it concerns this NIC. Frames read a snapshot without a lock.
 type eswitch struct {
 	fn    Function
 	spoof uint64 // the only source that may be sent from; 0: any

@@ -27,10 +27,9 @@ type Event struct {
 	Port uint8 // port events: 1
 }
 
-// Subscribe calls sink with port and device events until cancel is called. The
-// sink must only take note of the event: it may run with a queue's lock held
-// and must not call the NIC. Who has subscribed first is told first. Events of
-// queues go to the sink in their attributes.
+// Subscribe calls sink with port and device events until cancel is called. The sink must only take
+// note of the event: it may run with a queue's lock held and must not call the NIC. Who has
+// subscribed first is told first. Events of queues go to the sink in their attributes.
 func (n *NIC) Subscribe(sink func(Event)) (cancel func()) {
 	n.sinkMu.Lock()
 	defer n.sinkMu.Unlock()

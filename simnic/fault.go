@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// QueueFaultKind says what goes wrong between a driver's rings and the NIC.
-// Faults of the port, the device or a whole completion queue have their own methods: NIC.SetLink,
-// NIC.FailDevice, CQ.Fail.
+// QueueFaultKind says what goes wrong between a driver's rings and the NIC. Faults of the port, the
+// device or a whole completion queue have their own methods: NIC.SetLink, NIC.FailDevice, CQ.Fail.
 type QueueFaultKind uint8
 
 // Kinds of QueueFault.

@@ -158,8 +158,7 @@ func (m *Memory) searchPieces(off uint64) (*mmio.Region, uint64) {
 	return p.mem, off - p.at
 }
 
-// Gather copies len(dst) bytes at off out of the memory and reports whether all
-// of them were there.
+// Gather copies len(dst) bytes at off out of the memory and reports whether all of them were there.
 func (m *Memory) Gather(off uint64, dst []byte) bool {
 	for len(dst) > 0 {
 		s := m.Slice(off, len(dst))

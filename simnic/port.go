@@ -38,9 +38,8 @@ func (p *port) wireOffloads() frame.Offload {
 	return 0
 }
 
-// egress sends frames out of one port, in batches. It completes checksums and
-// segments frames where the wire does not. It belongs to a burst; one goroutine
-// uses it.
+// egress sends frames out of one port, in batches. It completes checksums and segments frames where
+// the wire does not. It belongs to a burst; one goroutine uses it.
 type egress struct {
 	nic     *NIC
 	burst   *rxBurst

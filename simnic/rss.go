@@ -101,8 +101,7 @@ func (s *HashSelection) addresses(in, data []byte, p *frame.Headers, kind *uint8
 	return in
 }
 
-// appendPorts appends the selected ports to in. It returns nil for a fragment or
-// another protocol.
+// appendPorts appends the selected ports to in. It returns nil for a fragment or another protocol.
 func (s *HashSelection) appendPorts(in, data []byte, p *frame.Headers, kind *uint8) []byte {
 	proto, code := uint8(frame.ProtoTCP), uint8(1)
 	if s.UDP {

@@ -61,8 +61,7 @@ func (rq *RQ) queueOwner() owner {
 	return ownerSlice
 }
 
-// takesPackets reports whether the queue takes packets at the moment, and counts the
-// packet if not.
+// takesPackets reports whether the queue takes packets at the moment, and counts the packet if not.
 func (rq *RQ) takesPackets(b *rxBurst) bool {
 	n := rq.nic
 	switch {

@@ -96,9 +96,8 @@ func (sq *SQ) State() State {
 	return sq.state
 }
 
-// Modify moves the queue from state cur, which must be its real state, to next.
-// In the reset state its counters return to the start; the driver zeroes the
-// doorbell record.
+// Modify moves the queue from state cur, which must be its real state, to next. In the reset state
+// its counters return to the start; the driver zeroes the doorbell record.
 func (sq *SQ) Modify(cur, next State) error {
 	sq.mu.Lock()
 	defer sq.mu.Unlock()

@@ -20,8 +20,7 @@ const (
 // MaxPriority gives the highest priority of a flow rule; 0 comes first.
 const MaxPriority = 15
 
-// steering is the flow tables. Frames read a snapshot without a lock; a change
-// builds the next one.
+// steering is the flow tables. Frames read a snapshot without a lock; a change builds the next one.
 type steering struct {
 	nic   *NIC
 	mu    sync.Mutex

@@ -15,9 +15,8 @@ func (s *Striding) stridesOf(n int) int {
 	return (n + s.shiftBytes() + 1<<s.LogStrideBytes - 1) >> s.LogStrideBytes
 }
 
-// makeRoom skips the rest of the current WQE when n bytes do not fit there. It
-// reports whether the completion queue took the filler. Queues without strides
-// have nothing to skip.
+// makeRoom skips the rest of the current WQE when n bytes do not fit there. It reports whether the
+// completion queue took the filler. Queues without strides have nothing to skip.
 func (rq *RQ) makeRoom(b *rxBurst, n int) bool {
 	s := rq.attr.Striding
 	if s == nil || rq.stride == 0 || rq.stride+s.stridesOf(n) <= 1<<s.LogStrides {
@@ -26,9 +25,8 @@ func (rq *RQ) makeRoom(b *rxBurst, n int) bool {
 	return rq.fillCurrentWQE(b, 1<<s.LogStrides-rq.stride)
 }
 
-// deliverStriding puts the packet into the next free strides of the current WQE.
-// A packet never crosses into another WQE: if the rest of a WQE is too small, a filler completion
-// skips it.
+// deliverStriding puts the packet into the next free strides of the current WQE. A packet never
+// crosses into another WQE: if the rest of a WQE is too small, a filler completion skips it.
 func (rq *RQ) deliverStriding(b *rxBurst, stripped bool) counter {
 	s, n := rq.attr.Striding, b.packet.length
 	if s.stridesOf(n) > 1<<s.LogStrides {

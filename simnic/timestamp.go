@@ -28,8 +28,7 @@ const (
 // sinceStart returns the time since the start.
 func (n *NIC) sinceStart() time.Duration { return n.clock.Since(n.start) }
 
-// Now returns the free-running counter that stamps completions, in ticks of
-// Caps.FrequencyKHz.
+// Now returns the free-running counter that stamps completions, in ticks of Caps.FrequencyKHz.
 func (n *NIC) Now() uint64 { return n.ticksOf(n.sinceStart()) }
 
 func (n *NIC) ticksOf(passed time.Duration) uint64 {

@@ -7,8 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// maxBurst says how many frames, or completions, a send queue collects before it
-// hands them on.
+// maxBurst says how many frames, or completions, a send queue collects before it hands them on.
 const maxBurst = 64
 
 // arenaSize gives the size of the memory in which a send queue assembles the frames of a burst:

@@ -77,10 +77,9 @@ func (c *CQE) Solicited() bool { return c[0x3f]&2 != 0 }
 // Owner returns the phase bit, 0 in the device's first pass over the queue.
 func (c *CQE) Owner() uint8 { return c[0x3f] & 1 }
 
-// WQECounter returns the index of the WQE that completed, modulo the size of the ring:
-// a free-running count of 16 bits, of which readers use the low bits only (mlx5_parse_cqe
-// in rdma-core providers/mlx5/cq.c); of a striding receive queue, the first stride
-// within its WQE.
+// WQECounter returns the index of the WQE that completed, modulo the size of the ring: a
+// free-running count of 16 bits, of which readers use the low bits only (mlx5_parse_cqe in
+// rdma-core providers/mlx5/cq.c); of a striding receive queue, the first stride within its WQE.
 func (c *CQE) WQECounter() uint16 { return binary.BigEndian.Uint16(c[0x3c:0x3e]) }
 
 // ByteCount returns the length of the received frame in bytes, without FCS; of a

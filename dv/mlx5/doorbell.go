@@ -15,8 +15,7 @@ const (
 	RecordArm      = 4 // arm word
 )
 
-// UARArm gives the offset of the 8-byte completion queue register in a page of
-// device registers.
+// UARArm gives the offset of the 8-byte completion queue register in a page of device registers.
 const UARArm = 0x20
 
 // RecordIndexMask keeps of a completion queue's consumer index what its record

@@ -2,12 +2,10 @@ package mlx5
 
 import "fmt"
 
-// Opcode says what a send WQE does (linux include/linux/mlx5/device.h,
-// MLX5_OPCODE_*).
+// Opcode says what a send WQE does (linux include/linux/mlx5/device.h, MLX5_OPCODE_*).
 type Opcode uint8
 
-// Opcodes of an Ethernet send queue, and those of RDMA that a raw Ethernet
-// queue must refuse.
+// Opcodes of an Ethernet send queue, and those of RDMA that a raw Ethernet queue must refuse.
 const (
 	OpNOP          Opcode = 0x00
 	OpSendInv      Opcode = 0x01
@@ -36,8 +34,7 @@ const (
 	OpMMO            Opcode = 0x2f
 )
 
-// OpModLegacyMPW is the opmod that makes OpLSO the multi-packet WQE of
-// ConnectX-4 Lx.
+// OpModLegacyMPW is the opmod that makes OpLSO the multi-packet WQE of ConnectX-4 Lx.
 const OpModLegacyMPW = 1
 
 var opcodeNames = [...]string{
@@ -64,8 +61,7 @@ func (o Opcode) String() string {
 // CQEOpcode says what completed (bits [7:4] of a CQE's last byte).
 type CQEOpcode uint8
 
-// Kinds of completion. Ethernet receive is CQERecv; drivers take the other
-// receive forms alike.
+// Kinds of completion. Ethernet receive is CQERecv; drivers take the other receive forms alike.
 const (
 	CQEReq         CQEOpcode = 0 // send done
 	CQERecvImmRDMA CQEOpcode = 1

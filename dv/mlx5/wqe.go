@@ -26,9 +26,8 @@ var (
 	}}
 )
 
-// Ethernet segment, second 16 bytes of a send WQE (struct mlx5_wqe_eth_seg).
-// Insert bits and inline length are two readings of the same 16 bits, as are
-// the tag and the first two inline bytes.
+// Ethernet segment, second 16 bytes of a send WQE (struct mlx5_wqe_eth_seg). Insert bits and inline
+// length are two readings of the same 16 bits, as are the tag and the first two inline bytes.
 var (
 	EthSWPOuterL4  = Field{"swp_outer_l4", 0, 7, 0} // offsets in units of 2 bytes
 	EthSWPOuterL3  = Field{"swp_outer_l3", 1, 7, 0}
@@ -61,9 +60,8 @@ var ethCommon = []Field{
 	EthL3InnerCsum, EthSWPFlags, EthMSS, EthMetadata, EthInsert, EthTrailer,
 }
 
-// Data segment, 16 bytes of a send or receive WQE (struct mlx5_wqe_data_seg),
-// and the head of an inline one (struct mlx5_wqe_inline_seg), whose bytes
-// follow at 4.
+// Data segment, 16 bytes of a send or receive WQE (struct mlx5_wqe_data_seg), and the head of an
+// inline one (struct mlx5_wqe_inline_seg), whose bytes follow at 4.
 var (
 	DataInline    = Field{"inline", 0, 7, 7}
 	DataByteCount = Field{"byte_count", 0, 30, 0}
@@ -231,8 +229,7 @@ func PutInlineHeader(b, hdr []byte) int {
 // WQEID returns the index of the WQE the frame is in, modulo the size of the ring.
 func (c *CQE) WQEID() uint16 { return binary.BigEndian.Uint16(c[0x02:0x04]) }
 
-// Filler reports a completion without a frame: the rest of the WQE was too
-// small for the next one.
+// Filler reports a completion without a frame: the rest of the WQE was too small for the next one.
 func (c *CQE) Filler() bool { return c[0x2c]&0x80 != 0 }
 
 // Strides returns how many strides this completion consumed.

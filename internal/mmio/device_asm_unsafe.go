@@ -13,15 +13,13 @@ import (
 // needs; arm64: DMB OSHST. rdma-core calls it udma_to_device_barrier.
 func ToDevice()
 
-// FromDevice orders earlier loads (the ownership word of a completion) before
-// later loads (the rest of it, and the payload) of memory a device writes.
-// amd64 keeps loads in order, so there it only stops the compiler; arm64: DMB
-// OSHLD. linux calls it dma_rmb.
+// FromDevice orders earlier loads (the ownership word of a completion) before later loads (the rest
+// of it, and the payload) of memory a device writes. amd64 keeps loads in order, so there it only
+// stops the compiler; arm64: DMB OSHLD. linux calls it dma_rmb.
 func FromDevice()
 
-// FlushWC pushes out stores that a write-combining mapping still holds, and
-// keeps them ahead of later ones. Not needed after a store to a non-cached
-// mapping. amd64: SFENCE; arm64: DSB ST.
+// FlushWC pushes out stores that a write-combining mapping still holds, and keeps them ahead of
+// later ones. Not needed after a store to a non-cached mapping. amd64: SFENCE; arm64: DSB ST.
 func FlushWC()
 
 // store64 is one 8-byte store.
@@ -29,8 +27,7 @@ func FlushWC()
 //go:noescape
 func store64(p unsafe.Pointer, v uint64)
 
-// copyLines copies n > 0 lines of 64 bytes, in 8-byte or 16-byte stores of
-// ascending addresses.
+// copyLines copies n > 0 lines of 64 bytes, in 8-byte or 16-byte stores of ascending addresses.
 //
 //go:noescape
 func copyLines(dst, src unsafe.Pointer, n int)

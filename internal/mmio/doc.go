@@ -1,10 +1,8 @@
-// Package mmio is memory that a device also sees: mapped pages, atomic
-// big-endian access by offset, named barriers and the one kind of store a
-// device register takes.
+// Package mmio is memory that a device also sees: mapped pages, atomic big-endian access by offset,
+// named barriers and the one kind of store a device register takes.
 //
-// A Region is a piece of such memory with a fixed address. It never lives on
-// the Go heap, so the garbage collector neither moves nor scans it: keep no Go
-// pointers in it.
+// A Region is a piece of such memory with a fixed address. It never lives on the Go heap, so the
+// garbage collector neither moves nor scans it: keep no Go pointers in it.
 //
 // Which access to use:
 //

@@ -25,9 +25,8 @@ func Alloc(size int) (*Region, error) {
 }
 
 // AllocHuge is Alloc on 2 MiB pages: of the huge page pool if it has enough
-// (/proc/sys/vm/nr_hugepages) and the kernel is of 5.14 or later, else aligned
-// ordinary memory that the kernel is asked to back with huge pages. The size is
-// rounded up to 2 MiB.
+// (/proc/sys/vm/nr_hugepages) and the kernel is of 5.14 or later, else aligned ordinary memory that
+// the kernel is asked to back with huge pages. The size is rounded up to 2 MiB.
 func AllocHuge(size int) (*Region, error) { return allocHuge(size, anonymous, unix.Madvise) }
 
 // madvise is unix.Madvise.
@@ -52,9 +51,8 @@ func allocHuge(size int, mmap func(size, flags int) (*Region, error),
 	return r.present(size, populateOrTouch(advise))
 }
 
-// MapShared maps size bytes of fd at offset, a multiple of the page size, read
-// only unless writable. The mapping outlives fd. A store to a read-only one
-// ends the process.
+// MapShared maps size bytes of fd at offset, a multiple of the page size, read only unless
+// writable. The mapping outlives fd. A store to a read-only one ends the process.
 func MapShared(fd int, offset int64, size int, writable bool) (*Region, error) {
 	prot := unix.PROT_READ
 	if writable {

@@ -10,11 +10,10 @@ import (
 // Region is memory that a device (or the model of one) also sees. Its address
 // never changes and it is not Go heap.
 //
-// Access methods may be called from any number of goroutines; who may touch
-// which byte is the caller's protocol. Offsets are bytes from the start; one
-// outside the region, or misaligned for an atomic access, panics with the
-// numbers. Using a Region, or memory got from it, while or after Close unmaps
-// it is a bug of the caller.
+// Access methods may be called from any number of goroutines; who may touch which byte is the
+// caller's protocol. Offsets are bytes from the start; one outside the region, or misaligned for an
+// atomic access, panics with the numbers. Using a Region, or memory got from it, while or after
+// Close unmaps it is a bug of the caller.
 type Region struct {
 	base unsafe.Pointer
 	size int
@@ -42,8 +41,7 @@ func (r *Region) Len() int { return r.size }
 // Bytes returns the whole region. The slice is valid until Close.
 func (r *Region) Bytes() []byte { return unsafe.Slice((*byte)(r.base), r.size) }
 
-// Slice returns n bytes at off, with no capacity beyond them. The slice is
-// valid until Close.
+// Slice returns n bytes at off, with no capacity beyond them. The slice is valid until Close.
 func (r *Region) Slice(off, n int) []byte {
 	return unsafe.Slice((*byte)(r.span(off, n)), n)
 }

@@ -16,9 +16,8 @@ func ReadUser(addr uint64, dst []byte) error {
 	return copyUser("read", addr, dst, unix.ProcessVMReadv)
 }
 
-// WriteUser copies src to addr of this process, as the kernel's copy_to_user
-// does: memory that is not there, or not writable, is an error that is
-// unix.EFAULT. A part may have been written then.
+// WriteUser copies src to addr of this process, as the kernel's copy_to_user does: memory that is
+// not there, or not writable, is an error that is unix.EFAULT. A part may have been written then.
 func WriteUser(addr uint64, src []byte) error {
 	return copyUser("write", addr, src, unix.ProcessVMWritev)
 }

@@ -102,14 +102,12 @@ func checksumOf(sum uint16, udp bool) uint16 {
 	return 0xffff
 }
 
-// L4Checksum returns the checksum of a frame with NeedsCsum, over all of Data from
-// CsumStart on.
+// L4Checksum returns the checksum of a frame with NeedsCsum, over all of Data from CsumStart on.
 func (f *Frame) L4Checksum() uint16 {
 	return checksumOf(Sum(f.Data[f.CsumStart:]), f.CsumOffset == 6)
 }
 
-// CompleteChecksum writes the checksum of a frame with NeedsCsum in place, and
-// clears NeedsCsum.
+// CompleteChecksum writes the checksum of a frame with NeedsCsum in place, and clears NeedsCsum.
 func (f *Frame) CompleteChecksum() {
 	if at := int(f.CsumStart) + int(f.CsumOffset); f.NeedsCsum && at+2 <= len(f.Data) {
 		binary.BigEndian.PutUint16(f.Data[at:], f.L4Checksum())

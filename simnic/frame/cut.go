@@ -1,10 +1,9 @@
 package frame
 
-// Cut turns f into the frames that a cable carries: an unsegmented frame into its
-// segments, with all checksums complete. emit is called in order; its frame is
-// valid until it returns. buf is scratch memory of the caller that grows as
-// needed. An ordinary frame with complete checksums is passed on without a copy;
-// one whose headers cannot be parsed is passed on unsegmented.
+// Cut turns f into the frames that a cable carries: an unsegmented frame into its segments, with
+// all checksums complete. emit is called in order; its frame is valid until it returns. buf is
+// scratch memory of the caller that grows as needed. An ordinary frame with complete checksums is
+// passed on without a copy; one whose headers cannot be parsed is passed on unsegmented.
 func Cut(f Frame, buf *[]byte, emit func(Frame)) {
 	f.MeasureHeader()
 	switch {

@@ -19,9 +19,8 @@ const (
 	GSOUDP              // UDP datagrams of equal size, IPv4 or IPv6
 )
 
-// Frame is an Ethernet frame without FCS. Data belongs to the caller of the
-// function that the frame is passed to: it is valid, and must not be written,
-// until that call returns.
+// Frame is an Ethernet frame without FCS. Data belongs to the caller of the function that the frame
+// is passed to: it is valid, and must not be written, until that call returns.
 type Frame struct {
 	Data []byte
 
@@ -32,9 +31,8 @@ type Frame struct {
 	NeedsCsum             bool
 	CsumStart, CsumOffset uint16
 
-	// GSO is not GSONone in an unsegmented frame: Data is up to 64 KiB, HdrLen bytes
-	// of L2 to L4 headers and then payload to be cut into pieces of MSS bytes.
-	// NeedsCsum is then set, too.
+	// GSO is not GSONone in an unsegmented frame: Data is up to 64 KiB, HdrLen bytes of L2 to L4
+	// headers and then payload to be cut into pieces of MSS bytes. NeedsCsum is then set, too.
 	GSO    GSO
 	HdrLen uint16
 	MSS    uint16
@@ -97,6 +95,5 @@ func (f *Frame) Longest() int {
 	return min(len(f.Data), int(f.HdrLen)+int(f.MSS))
 }
 
-// Bytes returns the length in bytes of all packets the frame stands for, headers
-// included.
+// Bytes returns the length in bytes of all packets the frame stands for, headers included.
 func (f *Frame) Bytes() int { return len(f.Data) + (f.Packets()-1)*int(f.HdrLen) }

@@ -9,11 +9,10 @@ import (
 // MaxHeader gives the longest L2 to L4 header, in bytes, that Cut segments behind.
 const MaxHeader = 1024
 
-// Segmenter computes the headers of the packets that an unsegmented frame
-// stands for: TCP segmentation by the rules of linux Documentation/networking/
-// segmentation-offloads.rst, UDP likewise without sequence numbers. The caller
-// puts header and payload together, so that each byte is copied once. It
-// allocates nothing. One goroutine uses it.
+// Segmenter computes the headers of the packets that an unsegmented frame stands for: TCP
+// segmentation by the rules of linux Documentation/networking/ segmentation-offloads.rst, UDP
+// likewise without sequence numbers. The caller puts header and payload together, so that each byte
+// is copied once. It allocates nothing. One goroutine uses it.
 type Segmenter struct {
 	Headers    Headers // of the template
 	IPChecksum bool    // Header writes the IPv4 header checksum; initially true
@@ -23,18 +22,16 @@ type Segmenter struct {
 	mss      int    // bytes of payload per packet
 	total    int    // bytes of payload in all packets
 
-	// Fields of the template that count from packet to packet, and the sums of all
-	// other fields.
+	// Fields of the template that count from packet to packet, and the sums of all other fields.
 	id           uint16
 	seq          uint32
 	flags        byte
 	ipSum, l4Sum uint16
 }
 
-// NewSegmenter returns a Segmenter for total bytes of payload behind the headers
-// in template, cut into pieces of mss bytes. It corrects the lengths in template,
-// and reads it until the last segment. ok is false when template has no whole TCP
-// or UDP header or mss is not positive.
+// NewSegmenter returns a Segmenter for total bytes of payload behind the headers in template, cut
+// into pieces of mss bytes. It corrects the lengths in template, and reads it until the last
+// segment. ok is false when template has no whole TCP or UDP header or mss is not positive.
 func NewSegmenter(template []byte, mss, total int) (s Segmenter, ok bool) {
 	s = Segmenter{template: template, mss: mss, total: total, IPChecksum: true, L4Checksum: true}
 	if len(template) < EtherHeader || mss <= 0 {
@@ -165,9 +162,8 @@ func (g *Segment) setIPv4ID(ip []byte) {
 	}
 }
 
-// setSequence writes sequence number and flags and returns their sum: FIN and PSH
-// belong to the last packet, CWR to the first (model's choice; drivers do not
-// segment packets with CWR).
+// setSequence writes sequence number and flags and returns their sum: FIN and PSH belong to the
+// last packet, CWR to the first (model's choice; drivers do not segment packets with CWR).
 func (g *Segment) setSequence(tcp []byte) (sum uint32) {
 	seq, flags := g.s.seq+uint32(g.At), g.s.flags
 	if g.At+g.Len < g.s.total {

@@ -7,8 +7,7 @@
 // A Config selects another release or a machine without a capability. Close of the node destroys
 // all objects created through it.
 //
-// Sources: linux 6.12 drivers/infiniband/core/uverbs_*.c and
-// drivers/infiniband/hw/mlx5.
+// Sources: linux 6.12 drivers/infiniband/core/uverbs_*.c and drivers/infiniband/hw/mlx5.
 package kernel
 
 import (

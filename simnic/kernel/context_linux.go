@@ -110,9 +110,8 @@ func (c *call) openContext() unix.Errno {
 	return 0
 }
 
-// capabilityFDs returns the check that makes INVOKE_WRITE(GET_CONTEXT) fail since
-// about 6.15: attribute 2 is read as an array of descriptors, all of a kind that does not exist
-// here.
+// capabilityFDs returns the check that makes INVOKE_WRITE(GET_CONTEXT) fail since about 6.15:
+// attribute 2 is read as an array of descriptors, all of a kind that does not exist here.
 func (c *call) capabilityFDs() unix.Errno {
 	if c.node.linux.isRelease(Linux72) && c.inputAttr(attrGetContextFDs).given {
 		return unix.EBADF

@@ -10,8 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// createCompChannel is CREATE_COMP_CHANNEL. Channels are descriptors, not
-// handles.
+// createCompChannel is CREATE_COMP_CHANNEL. Channels are descriptors, not handles.
 func createCompChannel(c *call) unix.Errno {
 	if errno := c.readRequest(&uverbs.CreateCompChannelReq{}); errno != 0 {
 		return errno
@@ -143,8 +142,7 @@ type cqDriverReq struct {
 
 const cqDriverMin = 22
 
-// cqDriver reads and checks the driver's part of the request (create_cq_user in
-// cq.c).
+// cqDriver reads and checks the driver's part of the request (create_cq_user in cq.c).
 func (c *call) cqDriver() (req cqDriverReq, errno unix.Errno) {
 	if c.uhw.in.n < cqDriverMin {
 		return req, unix.EINVAL

@@ -14,8 +14,7 @@ const (
 	flowFlagsReserved = 8  // and above
 )
 
-// exCreateFlow is CREATE_FLOW: the checks of the core (ib_uverbs_ex_create_flow
-// in uverbs_cmd.c).
+// exCreateFlow is CREATE_FLOW: the checks of the core (ib_uverbs_ex_create_flow in uverbs_cmd.c).
 func exCreateFlow(c *call) unix.Errno {
 	var req uverbs.CreateFlowReq
 	r := reader{in: &c.core.in}

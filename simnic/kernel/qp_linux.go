@@ -7,14 +7,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// qp is a queue pair of the client: a raw packet one, with a send queue, a
-// receive queue or both, or an RSS queue pair, which is only a destination of flow rules and has no
-// states.
+// qp is a queue pair of the client: a raw packet one, with a send queue, a receive queue or both,
+// or an RSS queue pair, which is only a destination of flow rules and has no states.
 //
-// MODIFY_QP moves a raw packet queue pair through the states of verbs, and the
-// driver moves the hardware's queues with it (qp_state_table in
-// drivers/infiniband/core/verbs.c; optab and modify_raw_packet_qp in
-// drivers/infiniband/hw/mlx5/qp.c):
+// MODIFY_QP moves a raw packet queue pair through the states of verbs, and the driver moves the
+// hardware's queues with it (qp_state_table in drivers/infiniband/core/verbs.c; optab and
+// modify_raw_packet_qp in drivers/infiniband/hw/mlx5/qp.c):
 //
 //	       port number               no command               rate limit allowed
 //	RESET ────────────▶ INIT ◀─┐ ──────────────▶ RTR ─────────────────────▶ RTS ◀─┐
@@ -171,8 +169,7 @@ func (n *node) qpObjects(req uverbs.ExCreateQPReq) (p qpObjects, errno unix.Errn
 	return p, take(u, errno)
 }
 
-// driverCreateQP returns the driver's part (mlx5_ib_create_qp in
-// drivers/infiniband/hw/mlx5/qp.c).
+// driverCreateQP returns the driver's part (mlx5_ib_create_qp in drivers/infiniband/hw/mlx5/qp.c).
 func (c *call) driverCreateQP(req uverbs.ExCreateQPReq, objs qpObjects) unix.Errno {
 	n := c.node
 	if req.QPType != uverbs.QPTypeRawPacket {

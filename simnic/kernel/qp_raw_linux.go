@@ -49,8 +49,7 @@ func rawFlags(flags uint32, caps simnic.Caps) unix.Errno {
 	return 0
 }
 
-// rawSizes checks the sizes against each other and the device (set_rq_size,
-// set_user_buf_size).
+// rawSizes checks the sizes against each other and the device (set_rq_size, set_user_buf_size).
 func rawSizes(req uverbs.ExCreateQPReq, drv uverbs.Mlx5CreateQPReq, caps simnic.Caps) unix.Errno {
 	limit := uint32(1) << caps.LogMaxQueue
 	hasRQ := req.MaxRecvWR != 0

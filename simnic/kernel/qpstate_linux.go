@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// States of a verbs queue pair (enum ib_uverbs_qp_state in
-// include/uapi/rdma/ib_user_verbs.h).
+// States of a verbs queue pair (enum ib_uverbs_qp_state in include/uapi/rdma/ib_user_verbs.h).
 const (
 	qpReset uint8 = 0
 	qpInit  uint8 = 1
@@ -25,9 +24,8 @@ type qpStep struct{ from, to uint8 }
 // allows besides the state itself.
 type qpStepMask struct{ needs, allows uint32 }
 
-// qpSteps gives the transitions of a raw packet queue pair, drawn at type qp
-// (qp_state_table in drivers/infiniband/core/verbs.c, without those that the
-// driver refuses).
+// qpSteps gives the transitions of a raw packet queue pair, drawn at type qp (qp_state_table in
+// drivers/infiniband/core/verbs.c, without those that the driver refuses).
 var qpSteps = map[qpStep]qpStepMask{
 	{qpReset, qpReset}: {},
 	{qpReset, qpInit}:  {needs: uverbs.QPAttrPort},

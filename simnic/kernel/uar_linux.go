@@ -121,8 +121,7 @@ func clockErrno(whole, writable bool) unix.Errno {
 
 func (b *bfregs) pageCount() uint32 { return uint32(len(b.uars)) / b.uarsPerPage }
 
-// uarPage returns a system page with one or more UARs on it, mapped write-combining
-// or not.
+// uarPage returns a system page with one or more UARs on it, mapped write-combining or not.
 func (n *node) uarPage(index uint32, combined bool) *uverbs.Page {
 	b := &n.ctx.bfregs
 	uars := b.uars[index*b.uarsPerPage:][:b.uarsPerPage]

@@ -57,8 +57,7 @@ func exCreateWQ(c *call) unix.Errno {
 	})
 }
 
-// makeWQ returns the driver's part (mlx5_ib_create_wq in
-// drivers/infiniband/hw/mlx5/qp.c).
+// makeWQ returns the driver's part (mlx5_ib_create_wq in drivers/infiniband/hw/mlx5/qp.c).
 func (c *call) makeWQ(req uverbs.ExCreateWQReq, p *pd, completions *cq) (*uobject, unix.Errno) {
 	n := c.node
 	if c.uhw.out.n != 0 && c.uhw.out.n < uverbs.SizeOf(uverbs.Mlx5CreateWQResp{}) {

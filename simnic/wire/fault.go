@@ -10,9 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// FaultStats counts what became of the frames of one direction. Every frame
-// that was neither dropped, nor overflowed, nor lost arrived, the duplicated
-// ones twice.
+// FaultStats counts what became of the frames of one direction. Every frame that was neither
+// dropped, nor overflowed, nor lost arrived, the duplicated ones twice.
 type FaultStats struct {
 	Frames, Dropped, Duplicated, Reordered, Corrupted uint64
 

@@ -9,10 +9,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// FaultConfig says what goes wrong on a wire. Drop, Duplicate, Reorder and
-// Corrupt are probabilities from 0 to 1, drawn for each frame on its own, each
-// direction with its own sequence of random numbers. The zero value is a
-// perfect wire.
+// FaultConfig says what goes wrong on a wire. Drop, Duplicate, Reorder and Corrupt are
+// probabilities from 0 to 1, drawn for each frame on its own, each direction with its own sequence
+// of random numbers. The zero value is a perfect wire.
 type FaultConfig struct {
 	Drop      float64
 	Duplicate float64
@@ -28,8 +27,7 @@ type FaultConfig struct {
 //
 //	drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%,delay=1ms,seed=7
 //
-// A probability is a percentage or a number from 0 to 1. The empty text is the
-// zero FaultConfig.
+// A probability is a percentage or a number from 0 to 1. The empty text is the zero FaultConfig.
 func ParseFaults(s string) (FaultConfig, error) {
 	var c FaultConfig
 	if s == "" {

@@ -42,8 +42,7 @@ type fileWire struct {
 	sendFn func(fd uintptr) bool
 }
 
-// errNotFrame marks something that was read and is no frame: it is counted and
-// skipped.
+// errNotFrame marks something that was read and is no frame: it is counted and skipped.
 var errNotFrame = errors.New("not a frame")
 
 // initFD takes over fd, which is non-blocking and ready to be polled.
@@ -77,8 +76,7 @@ func (w *fileWire) Start(recv func([]frame.Frame)) error {
 	return nil
 }
 
-// receiveAll reads all there is, hands it on in batches, and parks when there is
-// nothing.
+// receiveAll reads all there is, hands it on in batches, and parks when there is nothing.
 func (w *fileWire) receiveAll(recv func([]frame.Frame)) {
 	r := &fdReader{wire: w, recv: recv, batch: make([]frame.Frame, 0, fdBatch)}
 	for i := range r.bufs {

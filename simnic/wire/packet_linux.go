@@ -26,9 +26,8 @@ var _ Wire = (*Packet)(nil)
 // packetBuffer says what is asked for as socket buffer, in bytes each way.
 const packetBuffer = 8 << 20
 
-// OpenPacket opens the interface of that name in the calling thread's network
-// namespace. It needs CAP_NET_RAW over the namespace (unix.EPERM). A closed
-// Packet leaves the interface as it found it.
+// OpenPacket opens the interface of that name in the calling thread's network namespace. It needs
+// CAP_NET_RAW over the namespace (unix.EPERM). A closed Packet leaves the interface as it found it.
 func OpenPacket(name string) (*Packet, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -124,8 +123,7 @@ const (
 	auxdataLen      = 20
 )
 
-// vlanOf finds the tag in the control messages of a frame (struct
-// tpacket_auxdata).
+// vlanOf finds the tag in the control messages of a frame (struct tpacket_auxdata).
 func vlanOf(oob []byte) (tci, tpid uint16, ok bool) {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// The classic capture file (draft-ietf-opsawg-pcap), link type Ethernet. Files
-// are written little-endian with nanosecond times; both byte orders and both
-// resolutions are read.
+// The classic capture file (draft-ietf-opsawg-pcap), link type Ethernet. Files are written
+// little-endian with nanosecond times; both byte orders and both resolutions are read.
 const (
 	pcapMagicMicro = 0xa1b2c3d4
 	pcapMagicNano  = 0xa1b23c4d
@@ -21,8 +20,7 @@ const (
 	pcapRecordHdr  = 16
 )
 
-// ErrNotPcap tells the reader of something else than a capture of Ethernet
-// frames returns.
+// ErrNotPcap tells the reader of something else than a capture of Ethernet frames returns.
 var ErrNotPcap = errors.New("wire: not a pcap file of Ethernet frames")
 
 // putPcapFileHeader encodes the file header.
@@ -76,9 +74,8 @@ func newPcapReader(r io.Reader) (*pcapReader, error) {
 	return p, nil
 }
 
-// nextFrame returns the next frame and its time, or io.EOF after the last. The
-// frame is valid until the next call. A file that ends inside a record is
-// io.ErrUnexpectedEOF.
+// nextFrame returns the next frame and its time, or io.EOF after the last. The frame is valid until
+// the next call. A file that ends inside a record is io.ErrUnexpectedEOF.
 func (p *pcapReader) nextFrame() (time.Time, []byte, error) {
 	var h [pcapRecordHdr]byte
 	if _, err := io.ReadFull(p.r, h[:]); err != nil {

@@ -82,8 +82,7 @@ func newTAP(fd int) (*TAP, error) {
 	return t, nil
 }
 
-// tapName asks for the name, and makes sure that the descriptor speaks the
-// format this file reads.
+// tapName asks for the name, and makes sure that the descriptor speaks the format this file reads.
 func tapName(fd int) (string, error) {
 	ifr, err := unix.NewIfreq("")
 	if err != nil {

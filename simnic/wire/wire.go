@@ -1,8 +1,7 @@
-// Package wire has what the port of a software NIC is connected to: the two ends
-// of a cable in memory (Pair), a TAP interface, a packet socket, a capture file
-// (NewReplay). Capture and WithFaults wrap any of them, in any order: the one
-// records every frame, the other drops, duplicates, reorders, delays or corrupts
-// frames by a seeded random sequence.
+// Package wire has what the port of a software NIC is connected to: the two ends of a cable in
+// memory (Pair), a TAP interface, a packet socket, a capture file (NewReplay). Capture and
+// WithFaults wrap any of them, in any order: the one records every frame, the other drops,
+// duplicates, reorders, delays or corrupts frames by a seeded random sequence.
 //
 // A wire carries frames in batches on the goroutine of the sender. Each type says
 // which frames it takes unsegmented or without checksum (Wire.Offloads).
@@ -12,10 +11,9 @@ import "github.com/rdma-netstack/rdma-netstack/simnic/frame"
 
 // Wire is what a port of a NIC is connected to.
 type Wire interface {
-	// Start begins reception: recv is called with frames in order of arrival, in
-	// batches so that the device can coalesce. It may be called from several
-	// goroutines at once, and from inside Send of the other end. recv takes
-	// nothing from the caller after it returns.
+	// Start begins reception: recv is called with frames in order of arrival, in batches so that
+	// the device can coalesce. It may be called from several goroutines at once, and from inside
+	// Send of the other end. recv takes nothing from the caller after it returns.
 	Start(recv func([]frame.Frame)) error
 	// Send carries the frames, in order. It may be called from any goroutine and
 	// must not keep the data. It returns how many frames were carried: the first

@@ -46,8 +46,7 @@ func rdmaNetdevs(index uint32) (map[uint8]string, error) {
 	return parsePorts(msgs), nil
 }
 
-// rdmaDriver asks for the uverbs node of RDMA device index ("uverbs0") and the
-// id of its driver.
+// rdmaDriver asks for the uverbs node of RDMA device index ("uverbs0") and the id of its driver.
 func rdmaDriver(index uint32) (node string, driver uint32, err error) {
 	msgs, err := rdmaRequest(nldevGetChardev, 0, attribute32(attrDevIndex, index),
 		nl.NewRtAttr(attrChardevType, nl.ZeroTerminated("uverbs")))
@@ -90,8 +89,7 @@ func parseChardev(msgs [][]byte) (node string, driver uint32) {
 	return node, driver
 }
 
-// attrSet is the attributes of one message, by id. What is absent or too short
-// reads as zero.
+// attrSet is the attributes of one message, by id. What is absent or too short reads as zero.
 type attrSet map[uint16][]byte
 
 func attributes(msg []byte) attrSet {

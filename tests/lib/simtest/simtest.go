@@ -26,9 +26,8 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Header is Ethernet, tags VLAN tags, IPv4 (with 4 bytes of options) or IPv6,
-// and TCP or UDP, with the lengths for n bytes of payload and no checksum. l3
-// and l4 are where those start.
+// Header is Ethernet, tags VLAN tags, IPv4 (with 4 bytes of options) or IPv6, and TCP or UDP, with
+// the lengths for n bytes of payload and no checksum. l3 and l4 are where those start.
 func Header(v6, udp bool, tags, n int) (b []byte, l3, l4 int) {
 	b = append(b, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1)
 	for range tags {
