@@ -20,20 +20,20 @@ type Asleep struct {
 // NewAsleep returns a total of 0.
 func NewAsleep(c Clock) *Asleep { return &Asleep{clock: c, start: c.Now()} }
 
-// now returns the nanoseconds since start, and one more: the total is always less.
-func (a *Asleep) now() int64 { return int64(a.clock.Since(a.start)) + 1 }
+// sinceStart returns the nanoseconds since start, and one more: the total is always less.
+func (a *Asleep) sinceStart() int64 { return int64(a.clock.Since(a.start)) + 1 }
 
 // Begin is called before a wait.
-func (a *Asleep) Begin() { a.state.Store(a.state.Load() - a.now()) }
+func (a *Asleep) Begin() { a.state.Store(a.state.Load() - a.sinceStart()) }
 
 // End is called after a wait, once for each Begin.
-func (a *Asleep) End() { a.state.Store(a.state.Load() + a.now()) }
+func (a *Asleep) End() { a.state.Store(a.state.Load() + a.sinceStart()) }
 
 // Total returns the time of all waits so far. It never falls.
 func (a *Asleep) Total() time.Duration {
 	total := a.state.Load()
 	if total < 0 {
-		total += a.now()
+		total += a.sinceStart()
 	}
 	for {
 		told := a.told.Load()

@@ -39,16 +39,16 @@ func (c Clock) WithDeadlineCause(parent context.Context, end time.Time,
 	}
 	inner, cancel := context.WithCancelCause(parent)
 	ctx := &limited{Context: inner, end: end, done: make(chan struct{})}
-	stop := context.AfterFunc(parent, func() { ctx.finish(parent.Err()) })
+	stop := context.AfterFunc(parent, func() { ctx.finishOnce(parent.Err()) })
 	finish := func(err, cause error) {
 		cancel(cause)
-		ctx.finish(err)
+		ctx.finishOnce(err)
 	}
 	expire := func() { finish(context.DeadlineExceeded, cause) }
 	timer := c.source.AfterFunc(c.Until(end), expire)
 	switch {
 	case parent.Err() != nil:
-		ctx.finish(parent.Err())
+		ctx.finishOnce(parent.Err())
 	case c.Until(end) <= 0:
 		expire()
 	}
@@ -71,8 +71,8 @@ type limited struct {
 	err error // guarded by mu; written once, before done is closed
 }
 
-// finish ends the context, unless it has ended.
-func (l *limited) finish(err error) {
+// finishOnce ends the context, unless it has ended.
+func (l *limited) finishOnce(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {

@@ -21,7 +21,7 @@ func (c Clock) NewTimer(d time.Duration) ChanTimer {
 	t := &sending{source: c.source, c: make(chan time.Time, 1)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.set(d)
+	t.setTimer(d)
 	return ChanTimer{t.c, t}
 }
 
@@ -36,16 +36,16 @@ type sending struct {
 	running bool
 }
 
-// set makes a setting. mu is held.
-func (t *sending) set(d time.Duration) {
+// setTimer makes a setting. mu is held.
+func (t *sending) setTimer(d time.Duration) {
 	t.running = true
 	t.setting++
 	this := t.setting
-	t.timer = t.source.AfterFunc(d, func() { t.expire(this) })
+	t.timer = t.source.AfterFunc(d, func() { t.sendIfCurrent(this) })
 }
 
-// expire sends, unless its setting has ended.
-func (t *sending) expire(setting uint64) {
+// sendIfCurrent sends, unless its setting has ended.
+func (t *sending) sendIfCurrent(setting uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.running || t.setting != setting {
@@ -59,21 +59,21 @@ func (t *sending) expire(setting uint64) {
 func (t *sending) Stop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.end()
+	return t.endSetting()
 }
 
 // Reset implements Timer.
 func (t *sending) Reset(d time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	was := t.end()
-	t.set(d)
+	was := t.endSetting()
+	t.setTimer(d)
 	return was
 }
 
-// end forgets the setting, and what was sent for it. mu is held. A timer whose time nobody has
-// received counts as running, as it does in package time.
-func (t *sending) end() (was bool) {
+// endSetting forgets the setting, and what was sent for it. mu is held. A timer whose time nobody
+// has received counts as running, as it does in package time.
+func (t *sending) endSetting() (was bool) {
 	t.timer.Stop()
 	was, t.running = t.running, false
 	select {

@@ -45,7 +45,7 @@ func Restrict(p Paths) (err error) {
 		allowed uint64
 	}{{p.Read, mayRead}, {p.Write, mayWrite}, {p.Devices, mayControl}} {
 		for _, path := range group.paths {
-			if err := allow(ruleset, path, group.allowed&handled); err != nil {
+			if err := allowPath(ruleset, path, group.allowed&handled); err != nil {
 				return fmt.Errorf("allow %s: %w", path, err)
 			}
 		}
@@ -81,8 +81,8 @@ func handledAccesses() (uint64, error) {
 	return handled, nil
 }
 
-// allow adds a rule for a path that exists.
-func allow(ruleset int, path string, allowed uint64) error {
+// allowPath adds a rule for a path that exists.
+func allowPath(ruleset int, path string, allowed uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

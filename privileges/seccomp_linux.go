@@ -37,7 +37,10 @@ const (
 	callArgs   = 16
 )
 
-func argument(n uint32) bpf.LoadAbsolute { return bpf.LoadAbsolute{Off: callArgs + 8*n, Size: 4} }
+func loadArgument(n uint32) bpf.LoadAbsolute {
+	return bpf.LoadAbsolute{Off: callArgs + 8*n,
+		Size: 4}
+}
 
 // What a program returns.
 const (
@@ -61,11 +64,11 @@ func filterProgram() ([]bpf.RawInstruction, error) {
 	}
 	p = append(p, onCall(unix.SYS_CLONE3, bpf.RetConstant{Val: unknown})...)
 	// A thread, never a process.
-	p = append(p, onCall(unix.SYS_CLONE, argument(0),
+	p = append(p, onCall(unix.SYS_CLONE, loadArgument(0),
 		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.CLONE_THREAD, SkipFalse: 1},
 		bpf.RetConstant{Val: allowed}, bpf.RetConstant{Val: refused})...)
 	for _, number := range []uint32{unix.SYS_MMAP, unix.SYS_MPROTECT} {
-		p = append(p, onCall(number, argument(2),
+		p = append(p, onCall(number, loadArgument(2),
 			bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.PROT_EXEC, SkipTrue: 1},
 			bpf.RetConstant{Val: allowed}, bpf.RetConstant{Val: refused})...)
 	}
@@ -89,7 +92,7 @@ func onCall(number uint32, then ...bpf.Instruction) []bpf.Instruction {
 
 // oneOf allows the call if its argument is one of the values, and else refuses it.
 func oneOf(n uint32, values ...uint32) []bpf.Instruction {
-	p := []bpf.Instruction{argument(n)}
+	p := []bpf.Instruction{loadArgument(n)}
 	for _, v := range values {
 		p = append(p, bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipFalse: 1},
 			bpf.RetConstant{Val: allowed})

@@ -29,7 +29,7 @@ func packed(t testing.TB, name string) []byte {
 func TestAllocs(t *testing.T) {
 	w, q := worker(t), packed(t, "www.example.org.")
 	if n := testing.AllocsPerRun(100, func() {
-		if w.answer(q, asker{}) == nil {
+		if w.answerQuery(q, asker{}) == nil {
 			t.Fatal("no answer")
 		}
 	}); n != 0 {
@@ -37,7 +37,7 @@ func TestAllocs(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() {
 		w.cache.answers = nil
-		w.answer(q, asker{})
+		w.answerQuery(q, asker{})
 	}); n > 30 {
 		t.Errorf("%v allocations per query the first time", n)
 	}
@@ -51,7 +51,7 @@ func TestCacheIsBounded(t *testing.T) {
 		for j := range 8 {
 			name[j] = 'a' + byte(i>>(2*j))&3
 		}
-		if w.answer(packed(t, string(name)), asker{}) == nil {
+		if w.answerQuery(packed(t, string(name)), asker{}) == nil {
 			t.Fatal("no answer")
 		}
 		if w.cache.bytes > cacheBytes {
@@ -72,8 +72,8 @@ func FuzzAnswer(f *testing.F) {
 		if len(query) > maxQuery {
 			return
 		}
-		first := append([]byte(nil), w.answer(query, asker{})...)
-		again := w.answer(query, asker{})
+		first := append([]byte(nil), w.answerQuery(query, asker{})...)
+		again := w.answerQuery(query, asker{})
 		if string(first) != string(again) {
 			t.Fatalf("query %x\nfirst %x\nagain %x", query, first, again)
 		}
@@ -93,7 +93,7 @@ func BenchmarkAnswer(b *testing.B) {
 		w, q := worker(b), packed(b, "www.example.org.")
 		b.ReportAllocs()
 		for b.Loop() {
-			w.answer(q, asker{})
+			w.answerQuery(q, asker{})
 		}
 	})
 	b.Run("new", func(b *testing.B) {
@@ -101,7 +101,7 @@ func BenchmarkAnswer(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			w.cache.answers = nil
-			w.answer(q, asker{})
+			w.answerQuery(q, asker{})
 		}
 	})
 	b.Run("loopback", func(b *testing.B) {

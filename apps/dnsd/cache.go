@@ -38,8 +38,8 @@ func keyOf(query []byte, buf *[cacheKey]byte) []byte {
 	return key
 }
 
-// get writes the answer to query into out, or returns nil.
-func (c *cache) get(key, query, out []byte) []byte {
+// answerTo writes the answer to query into out, or returns nil.
+func (c *cache) answerTo(key, query, out []byte) []byte {
 	kept := c.answers[string(key)]
 	if kept == nil {
 		return nil
@@ -50,7 +50,7 @@ func (c *cache) get(key, query, out []byte) []byte {
 	return out
 }
 
-func (c *cache) put(key, answer []byte) {
+func (c *cache) putAnswer(key, answer []byte) {
 	cost := len(key) + len(answer) + entryCost
 	if c.answers == nil || c.bytes+cost > cacheBytes {
 		c.answers, c.bytes = map[string][]byte{}, 0

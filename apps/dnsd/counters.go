@@ -52,8 +52,8 @@ func (s *Server) Counters() Counters {
 	return out
 }
 
-// sent counts an answer in wire form.
-func (c *counters) sent(answer []byte) {
+// countSent counts an answer in wire form.
+func (c *counters) countSent(answer []byte) {
 	c.rcode[answer[3]&15].Add(1)
 	if answer[2]&2 != 0 {
 		c.truncated.Add(1)

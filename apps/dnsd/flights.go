@@ -57,9 +57,11 @@ func newFlights() *flights {
 	}
 }
 
-// join lets w wait for q, and returns the flight if it is a new one, which the caller must forward.
+// joinOrStart lets w wait for q, and returns the flight if it is a new one, which the caller must
+// forward.
 // False: there is no room, and w is not called.
-func (f *flights) join(q question, w waiter, cancel context.CancelFunc) (fresh *flight, ok bool) {
+func (f *flights) joinOrStart(q question, w waiter, cancel context.CancelFunc) (fresh *flight,
+	ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.waiters >= maxWaiting || f.waiting[w.client] >= maxWaitingEach {
@@ -101,34 +103,34 @@ func (f *flights) makeRoom(client netip.Prefix) bool {
 	if oldest == nil {
 		return false
 	}
-	f.forget(oldest)
+	f.forgetFlight(oldest)
 	oldest.cancel()
 	return true
 }
 
-// forget removes a flight, once; it needs mu.
-func (f *flights) forget(fl *flight) {
+// forgetFlight removes a flight, once; it needs mu.
+func (f *flights) forgetFlight(fl *flight) {
 	if f.all[fl.question] == fl {
 		delete(f.all, fl.question)
-		lower(f.owned, fl.client)
+		decrement(f.owned, fl.client)
 	}
 }
 
-// lower decrements a count, and deletes the entry at zero.
-func lower(counts map[netip.Prefix]int, client netip.Prefix) {
+// decrement decrements a count, and deletes the entry at zero.
+func decrement(counts map[netip.Prefix]int, client netip.Prefix) {
 	if counts[client]--; counts[client] <= 0 {
 		delete(counts, client)
 	}
 }
 
-// complete ends a flight: all waiters get the same answer, which none may change.
-func (f *flights) complete(fl *flight, answer *dns.Msg) {
+// completeFlight ends a flight: all waiters get the same answer, which none may change.
+func (f *flights) completeFlight(fl *flight, answer *dns.Msg) {
 	f.mu.Lock()
-	f.forget(fl)
+	f.forgetFlight(fl)
 	all := fl.waiting
 	fl.waiting = nil
 	for _, w := range all {
-		lower(f.waiting, w.client)
+		decrement(f.waiting, w.client)
 	}
 	f.waiters -= len(all)
 	f.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// forward asks a resolver for the question of q, which came over network from client, together with
+// forwardQuery asks a resolver for the question of q, which came over network from client, together with
 // others with the same question. deliver is called once, later, with the answer or nil. False: too
 // many are in progress.
-func (s *Server) forward(q, r *dns.Msg, network string, client netip.Addr,
+func (s *Server) forwardQuery(q, r *dns.Msg, network string, client netip.Addr,
 	deliver func(*dns.Msg)) bool {
 	opt := q.IsEdns0()
 	what := question{
@@ -20,7 +20,7 @@ func (s *Server) forward(q, r *dns.Msg, network string, client netip.Addr,
 		dnssec: opt != nil && opt.Do(), checkingDisabled: q.CheckingDisabled,
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	fresh, ok := s.flights.join(what, waiter{shareOf(client), deliver}, cancel)
+	fresh, ok := s.flights.joinOrStart(what, waiter{shareOf(client), deliver}, cancel)
 	if fresh == nil {
 		cancel()
 	}
@@ -33,7 +33,7 @@ func (s *Server) forward(q, r *dns.Msg, network string, client netip.Addr,
 		s.counters.forwarded.Add(1)
 		go func() {
 			defer cancel()
-			s.flights.complete(fresh, s.lookUp(ctx, what))
+			s.flights.completeFlight(fresh, s.lookUp(ctx, what))
 		}()
 	}
 	return ok
@@ -54,9 +54,9 @@ func (s *Server) lookUp(ctx context.Context, what question) *dns.Msg {
 	ask.CheckingDisabled = what.checkingDisabled
 	ask.SetEdns0(udpSize, what.dnssec)
 	for _, resolver := range s.cfg.Forward {
-		a, err := s.exchange(ctx, ask, "udp", resolver)
+		a, err := s.askResolver(ctx, ask, "udp", resolver)
 		if errors.Is(err, errOtherCase) || err == nil && a.Truncated && what.network == "tcp" {
-			a, err = s.exchange(ctx, ask, "tcp", resolver)
+			a, err = s.askResolver(ctx, ask, "tcp", resolver)
 		}
 		if ctx.Err() != nil {
 			break
@@ -72,8 +72,8 @@ func (s *Server) lookUp(ctx context.Context, what question) *dns.Msg {
 	return nil
 }
 
-// fill puts a resolver's answer into r; without one r is SERVFAIL.
-func fill(r, a *dns.Msg) {
+// fillFromAnswer puts a resolver's answer into r; without one r is SERVFAIL.
+func fillFromAnswer(r, a *dns.Msg) {
 	if a == nil {
 		r.Rcode = dns.RcodeServerFailure
 		return
@@ -92,9 +92,9 @@ var (
 	errOtherCase     = errors.New("answer with the question in other letters")
 )
 
-// exchange asks one resolver, from a port of its own and in a random case of its own, and accepts
+// askResolver asks one resolver, from a port of its own and in a random case of its own, and accepts
 // only an answer to this question. Over TCP, where forging is impossible, the case may be lost.
-func (s *Server) exchange(ctx context.Context, ask *dns.Msg,
+func (s *Server) askResolver(ctx context.Context, ask *dns.Msg,
 	network, resolver string) (*dns.Msg, error) {
 	ctx, cancel := s.cfg.Clock.WithTimeout(ctx, s.cfg.ForwardTimeout)
 	defer cancel()

@@ -320,7 +320,7 @@ func TestFlightsShare(t *testing.T) {
 			n}), 32)
 	}
 	join := func(name string, n byte) (*flight, bool) {
-		return f.join(question{name: name},
+		return f.joinOrStart(question{name: name},
 			waiter{client(n), func(*dns.Msg) {}}, func() { cancelled++ })
 	}
 	for i := range maxForwards {
@@ -344,7 +344,7 @@ func TestFlightsShare(t *testing.T) {
 		t.Errorf("%d given up, %v", cancelled, f.owned)
 	}
 	for _, fl := range f.all {
-		f.complete(fl, nil)
+		f.completeFlight(fl, nil)
 	}
 	if len(f.all) != 0 || len(f.owned) != 0 || f.waiters < 0 {
 		t.Errorf("%+v", f)

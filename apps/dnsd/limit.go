@@ -43,9 +43,9 @@ func newLimiter(perSecond int, c clock.Clock, r random.Source) *limiter {
 	}
 }
 
-// allowed reports whether from gets an answer, and if not, whether it is told to use TCP.
-func (l *limiter) allowed(from asker) (answer, slip bool) {
-	addr := from.ip()
+// allowsAnswer reports whether from gets an answer, and if not, whether it is told to use TCP.
+func (l *limiter) allowsAnswer(from asker) (answer, slip bool) {
+	addr := from.addressOnly()
 	if l.interval == 0 || !addr.IsValid() || addr.IsLoopback() {
 		return true, false
 	}
@@ -74,8 +74,8 @@ func prefixOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// ip returns the address without its port, or the zero Addr when the conn gives none.
-func (a asker) ip() netip.Addr {
+// addressOnly returns the address without its port, or the zero Addr when the conn gives none.
+func (a asker) addressOnly() netip.Addr {
 	switch addr := a.addr.(type) {
 	case nil:
 		return a.addrPort.Addr().Unmap()

@@ -22,7 +22,7 @@ func TestResponseRate(t *testing.T) {
 		query := packed(t, "www.example.org.")
 		ask := func(n int, a asker) (full, cut int) {
 			for range n {
-				out := w.answer(query, a)
+				out := w.answerQuery(query, a)
 				var r dns.Msg
 				switch {
 				case out == nil:

@@ -17,9 +17,9 @@ func (s *Server) zoneOf(name string) *zone {
 	return s.zones["."]
 }
 
-// answer fills r, which holds the question in canonical form, from the zones (RFC 1034 section
-// 4.3.2). False: the name is in none of them.
-func (s *Server) answer(r *dns.Msg) bool {
+// answerFromZones fills r, which holds the question in canonical form, from the zones (RFC 1034
+// section 4.3.2). False: the name is in none of them.
+func (s *Server) answerFromZones(r *dns.Msg) bool {
 	q := r.Question[0]
 	name := q.Name
 	z := s.zoneOf(name)
@@ -28,7 +28,7 @@ func (s *Server) answer(r *dns.Msg) bool {
 	}
 	r.Authoritative = true
 	for range maxChain {
-		target := z.answer(r, name, q.Qtype)
+		target := z.addRecords(r, name, q.Qtype)
 		if target == "" {
 			return true
 		}
@@ -40,12 +40,12 @@ func (s *Server) answer(r *dns.Msg) bool {
 	return true
 }
 
-// answer adds the records of z for name and returns the next name when that is a CNAME. r's slices
-// are never written through: they may be the zone's own.
-func (z *zone) answer(r *dns.Msg, name string, qtype uint16) (target string) {
-	n, closest, cut := z.find(name, qtype)
+// addRecords adds the records of z for name and returns the next name when that is a CNAME. r's
+// slices are never written through: they may be the zone's own.
+func (z *zone) addRecords(r *dns.Msg, name string, qtype uint16) (target string) {
+	n, closest, cut := z.findNode(name, qtype)
 	if cut != "" {
-		z.refer(r, cut)
+		z.addReferral(r, cut)
 		return ""
 	}
 	wild := false
@@ -69,7 +69,7 @@ func (z *zone) answer(r *dns.Msg, name string, qtype uint16) (target string) {
 		return ""
 	}
 	if wild {
-		set = renamed(set, name)
+		set = renameRecords(set, name)
 	}
 	if r.Answer == nil {
 		r.Answer = set[:len(set):len(set)]
@@ -82,10 +82,10 @@ func (z *zone) answer(r *dns.Msg, name string, qtype uint16) (target string) {
 	return target
 }
 
-// find walks from name up to the origin: the node of name if it exists, else the closest name above
-// it that does, and the topmost delegation on the way. A DS record belongs to the upper side of its
-// delegation (RFC 3658 section 2.2.1.1).
-func (z *zone) find(name string, qtype uint16) (n node, closest, cut string) {
+// findNode walks from name up to the origin: the node of name if it exists, else the closest name
+// above it that does, and the topmost delegation on the way. A DS record belongs to the upper side
+// of its delegation (RFC 3658 section 2.2.1.1).
+func (z *zone) findNode(name string, qtype uint16) (n node, closest, cut string) {
 	for off := 0; ; off, _ = dns.NextLabel(name, off) {
 		suffix := name[off:]
 		if off == len(name) {
@@ -108,8 +108,8 @@ func (z *zone) find(name string, qtype uint16) (n node, closest, cut string) {
 	}
 }
 
-// refer refers the client to the name servers of a delegated name.
-func (z *zone) refer(r *dns.Msg, cut string) {
+// addReferral refers the client to the name servers of a delegated name.
+func (z *zone) addReferral(r *dns.Msg, cut string) {
 	if len(r.Answer) == 0 {
 		r.Authoritative = false
 	}
@@ -139,8 +139,8 @@ func (z *zone) addGlue(r *dns.Msg, set []dns.RR) {
 	}
 }
 
-// renamed copies records of a wildcard for the name in the query.
-func renamed(set []dns.RR, name string) []dns.RR {
+// renameRecords copies records of a wildcard for the name in the query.
+func renameRecords(set []dns.RR, name string) []dns.RR {
 	out := make([]dns.RR, len(set))
 	for i, rr := range set {
 		out[i] = dns.Copy(rr)

@@ -52,11 +52,11 @@ func (s *Server) answerTo(wire []byte, q, r *dns.Msg) action {
 	case r.Rcode != dns.RcodeSuccess:
 		return reply
 	}
-	return s.resolve(q, r)
+	return s.resolveQuery(q, r)
 }
 
-// resolve answers a well-formed query.
-func (s *Server) resolve(q, r *dns.Msg) action {
+// resolveQuery answers a well-formed query.
+func (s *Server) resolveQuery(q, r *dns.Msg) action {
 	question := &r.Question[0]
 	if question.Qclass != dns.ClassINET || question.Qtype == dns.TypeAXFR ||
 		question.Qtype == dns.TypeIXFR {
@@ -66,7 +66,7 @@ func (s *Server) resolve(q, r *dns.Msg) action {
 	// Names in the answer are lower case, so that those equal to the question compress to it,
 	// whatever the case of the question; pack restores the question's own spelling.
 	question.Name = dns.CanonicalName(question.Name)
-	if s.answer(r) {
+	if s.answerFromZones(r) {
 		return known
 	}
 	if q.RecursionDesired && r.RecursionAvailable {
@@ -84,10 +84,10 @@ func sizeFor(q *dns.Msg) int {
 	return dns.MinMsgSize
 }
 
-// pack encodes r into buf, cut to size, with the question spelled as in the query wire. Additional
-// addresses are left out before anything is truncated, except in a referral, which is useless
-// without them (RFC 9471).
-func pack(r *dns.Msg, wire, buf []byte, size int) ([]byte, error) {
+// packResponse encodes r into buf, cut to size, with the question spelled as in the query wire.
+// Additional addresses are left out before anything is truncated, except in a referral, which is
+// useless without them (RFC 9471).
+func packResponse(r *dns.Msg, wire, buf []byte, size int) ([]byte, error) {
 	if r.Authoritative && r.Len() > size {
 		opt := r.IsEdns0()
 		r.Extra = nil

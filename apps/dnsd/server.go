@@ -143,7 +143,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
 	for c := range s.open {
-		s.wake(c)
+		s.interruptRead(c)
 	}
 	s.mu.Unlock()
 	done := make(chan struct{})
@@ -164,9 +164,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// wake ends a read in progress: by a deadline, so that answers can still be written, or for a
-// listener by Close.
-func (s *Server) wake(c closer) {
+// interruptRead ends a read in progress: by a deadline, so that answers can still be written, or
+// for a listener by Close.
+func (s *Server) interruptRead(c closer) {
 	if conn, ok := c.(*tcpConn); ok {
 		conn.SetReadDeadline(s.cfg.Clock.Now().Add(lastQuery))
 		return
@@ -178,8 +178,8 @@ func (s *Server) wake(c closer) {
 	c.Close()
 }
 
-// enter registers c until leave; false when the server is shutting down.
-func (s *Server) enter(c closer) bool {
+// registerConn registers c until closeConn; false when the server is shutting down.
+func (s *Server) registerConn(c closer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -190,8 +190,8 @@ func (s *Server) enter(c closer) bool {
 	return true
 }
 
-// leave closes c.
-func (s *Server) leave(c closer) {
+// closeConn closes c.
+func (s *Server) closeConn(c closer) {
 	s.mu.Lock()
 	delete(s.open, c)
 	s.mu.Unlock()

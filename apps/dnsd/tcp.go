@@ -15,11 +15,11 @@ import (
 // is returned as an error. It closes ln. All listeners together have 512 connections; one more
 // replaces the one that has been idle longest.
 func (s *Server) ServeTCP(ln net.Listener) error {
-	if !s.enter(ln) {
+	if !s.registerConn(ln) {
 		ln.Close()
 		return fmt.Errorf("serve DNS over TCP on %v: %w", ln.Addr(), ErrClosed)
 	}
-	defer s.leave(ln)
+	defer s.closeConn(ln)
 	for {
 		nc, err := ln.Accept()
 		if err != nil {
@@ -29,16 +29,16 @@ func (s *Server) ServeTCP(ln net.Listener) error {
 			return fmt.Errorf("serve DNS over TCP on %v: %w", ln.Addr(), err)
 		}
 		conn := &tcpConn{Conn: nc}
-		if !s.enter(conn) {
+		if !s.registerConn(conn) {
 			nc.Close()
 			continue
 		}
-		if !s.tcp.admit(conn, &s.counters.tcpEvicted) {
-			s.leave(conn)
+		if !s.tcp.admitConn(conn, &s.counters.tcpEvicted) {
+			s.closeConn(conn)
 			continue
 		}
 		go func() {
-			defer func() { s.tcp.drop(conn); s.leave(conn) }()
+			defer func() { s.tcp.dropConn(conn); s.closeConn(conn) }()
 			s.serveConn(conn)
 		}()
 	}
@@ -66,8 +66,8 @@ func (s *Server) serveConn(conn *tcpConn) {
 			return
 		}
 		s.counters.tcp.Add(1)
-		s.tcp.busy(conn)
-		answer := s.answerTCP(query[:n], asker{addr: conn.RemoteAddr()}.ip())
+		s.tcp.markBusy(conn)
+		answer := s.answerTCP(query[:n], asker{addr: conn.RemoteAddr()}.addressOnly())
 		if answer == nil {
 			return
 		}
@@ -85,7 +85,7 @@ func (s *Server) allowTime(conn *tcpConn) error {
 	if s.closing {
 		return ErrClosed
 	}
-	return s.tcp.wait(conn)
+	return s.tcp.setQueryDeadline(conn)
 }
 
 // answerTCP returns the answer after its length, ready to be written at once.
@@ -97,17 +97,17 @@ func (s *Server) answerTCP(query []byte, client netip.Addr) []byte {
 		return nil
 	case forward:
 		answers := make(chan *dns.Msg, 1)
-		if !s.forward(&q, &r, "tcp", client, func(a *dns.Msg) { answers <- a }) {
+		if !s.forwardQuery(&q, &r, "tcp", client, func(a *dns.Msg) { answers <- a }) {
 			answers <- nil
 		}
-		fill(&r, <-answers)
+		fillFromAnswer(&r, <-answers)
 	}
-	answer, err := pack(&r, query, nil, dns.MaxMsgSize)
+	answer, err := packResponse(&r, query, nil, dns.MaxMsgSize)
 	if err != nil {
 		s.counters.dropped.Add(1)
 		return nil
 	}
-	s.counters.sent(answer)
+	s.counters.countSent(answer)
 	return append(
 		binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(answer)), uint16(len(answer))),
 		answer...)

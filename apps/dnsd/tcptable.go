@@ -26,9 +26,10 @@ type tcpTable struct {
 	short   bool                       // the deadlines of those waiting are short
 }
 
-// admit adds a connection; when there are too many, the one that has been idle longest is closed.
+// admitConn adds a connection; when there are too many, the one that has been idle longest is
+// closed.
 // False: all have queries that are being answered.
-func (t *tcpTable) admit(c *tcpConn, evicted *atomic.Uint64) bool {
+func (t *tcpTable) admitConn(c *tcpConn, evicted *atomic.Uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.open) >= maxTCPConns {
@@ -37,18 +38,18 @@ func (t *tcpTable) admit(c *tcpConn, evicted *atomic.Uint64) bool {
 			return false
 		}
 		victim := longest.Value.(*tcpConn)
-		t.remove(victim)
+		t.removeConn(victim)
 		victim.Close()
 		evicted.Add(1)
 	}
 	t.open[c] = nil
-	t.adjust()
+	t.shortenDeadlines()
 	return true
 }
 
-// adjust shortens the deadlines of idle connections when more than half of the table is in use.
-// Connections that become idle while it is not get long ones.
-func (t *tcpTable) adjust() {
+// shortenDeadlines shortens the deadlines of idle connections when more than half of the table is
+// in use. Connections that become idle while it is not get long ones.
+func (t *tcpTable) shortenDeadlines() {
 	crowded := len(t.open) > maxTCPConns/2
 	if crowded && !t.short {
 		for e := t.waiting.Front(); e != nil; e = e.Next() {
@@ -59,8 +60,8 @@ func (t *tcpTable) adjust() {
 	t.short = crowded
 }
 
-// wait sets the deadline of c's next query.
-func (t *tcpTable) wait(c *tcpConn) error {
+// setQueryDeadline sets the deadline of c's next query.
+func (t *tcpTable) setQueryDeadline(c *tcpConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	place, open := t.open[c]
@@ -77,8 +78,8 @@ func (t *tcpTable) wait(c *tcpConn) error {
 	return c.SetDeadline(c.since.Add(tcpIdle))
 }
 
-// busy records that a query of c is being answered.
-func (t *tcpTable) busy(c *tcpConn) {
+// markBusy records that a query of c is being answered.
+func (t *tcpTable) markBusy(c *tcpConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if place := t.open[c]; place != nil {
@@ -87,15 +88,15 @@ func (t *tcpTable) busy(c *tcpConn) {
 	}
 }
 
-// drop removes c; it may be called again.
-func (t *tcpTable) drop(c *tcpConn) {
+// dropConn removes c; it may be called again.
+func (t *tcpTable) dropConn(c *tcpConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.remove(c)
-	t.adjust()
+	t.removeConn(c)
+	t.shortenDeadlines()
 }
 
-func (t *tcpTable) remove(c *tcpConn) {
+func (t *tcpTable) removeConn(c *tcpConn) {
 	if place := t.open[c]; place != nil {
 		t.waiting.Remove(place)
 	}

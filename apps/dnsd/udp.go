@@ -31,7 +31,7 @@ type udpConn struct {
 	fast addrPortConn // nil when the conn has only net.Addr
 }
 
-func (c *udpConn) read(b []byte) (int, asker, error) {
+func (c *udpConn) readDatagram(b []byte) (int, asker, error) {
 	var from asker
 	var n int
 	var err error
@@ -43,7 +43,7 @@ func (c *udpConn) read(b []byte) (int, asker, error) {
 	return n, from, err
 }
 
-func (c *udpConn) write(b []byte, to asker) error {
+func (c *udpConn) writeDatagram(b []byte, to asker) error {
 	var err error
 	if c.fast != nil {
 		_, err = c.fast.WriteToUDPAddrPort(b, to.addrPort)
@@ -68,11 +68,11 @@ type udpWorker struct {
 // ServeUDP answers queries of pc until Shutdown, and then returns nil; any other end is returned as
 // an error. It closes pc.
 func (s *Server) ServeUDP(pc net.PacketConn) error {
-	if !s.enter(pc) {
+	if !s.registerConn(pc) {
 		pc.Close()
 		return fmt.Errorf("serve DNS over UDP on %v: %w", pc.LocalAddr(), ErrClosed)
 	}
-	defer s.leave(pc)
+	defer s.closeConn(pc)
 	conn := &udpConn{PacketConn: pc}
 	conn.fast, _ = pc.(addrPortConn)
 	var workers, forwards sync.WaitGroup
@@ -80,8 +80,8 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 	for range s.cfg.UDPWorkers {
 		w := &udpWorker{s: s, conn: conn, forwards: &forwards, out: make([]byte, udpSize)}
 		workers.Go(func() {
-			errs <- w.run()
-			s.wake(pc) // when one worker ends, all end
+			errs <- w.serveQueries()
+			s.interruptRead(pc) // when one worker ends, all end
 		})
 	}
 	workers.Wait()
@@ -92,32 +92,32 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 	return nil
 }
 
-func (w *udpWorker) run() error {
+func (w *udpWorker) serveQueries() error {
 	if b, ok := w.conn.PacketConn.(batchConn); ok {
 		return w.runBatches(b)
 	}
 	for {
-		n, from, err := w.conn.read(w.in[:])
+		n, from, err := w.conn.readDatagram(w.in[:])
 		if err != nil {
 			return err
 		}
 		w.s.counters.udp.Add(1)
-		if answer := w.answer(w.in[:n], from); answer != nil {
-			w.send(answer, from)
+		if answer := w.answerQuery(w.in[:n], from); answer != nil {
+			w.sendAnswer(answer, from)
 		}
 	}
 }
 
-func (w *udpWorker) send(answer []byte, to asker) {
-	w.s.counters.sent(answer)
-	if err := w.conn.write(answer, to); err != nil {
+func (w *udpWorker) sendAnswer(answer []byte, to asker) {
+	w.s.counters.countSent(answer)
+	if err := w.conn.writeDatagram(answer, to); err != nil {
 		w.s.counters.writeErrors.Add(1)
 	}
 }
 
-// answer returns the message to send now, in w.out or its own memory; nil when there is none.
-func (w *udpWorker) answer(query []byte, from asker) []byte {
-	if ok, slip := w.s.limiter.allowed(from); !ok {
+// answerQuery returns the message to send now, in w.out or its own memory; nil when there is none.
+func (w *udpWorker) answerQuery(query []byte, from asker) []byte {
+	if ok, slip := w.s.limiter.allowsAnswer(from); !ok {
 		w.s.counters.limited.Add(1)
 		if !slip || len(query) < headerLen {
 			return nil
@@ -126,7 +126,7 @@ func (w *udpWorker) answer(query []byte, from asker) []byte {
 		return truncated(query, w.out)
 	}
 	key := keyOf(query, &w.key)
-	if out := w.cache.get(key, query, w.out[:0]); out != nil {
+	if out := w.cache.answerTo(key, query, w.out[:0]); out != nil {
 		w.s.counters.cached.Add(1)
 		return out
 	}
@@ -137,31 +137,31 @@ func (w *udpWorker) answer(query []byte, from asker) []byte {
 		w.s.counters.dropped.Add(1)
 		return nil
 	case forward:
-		if w.forward(query, &q, &r, from) {
+		if w.forwardQuery(query, &q, &r, from) {
 			return nil
 		}
 		r.Rcode = dns.RcodeServerFailure
 	}
-	out, err := pack(&r, query, w.out, sizeFor(&q))
+	out, err := packResponse(&r, query, w.out, sizeFor(&q))
 	if err != nil {
 		w.s.counters.dropped.Add(1)
 		return nil
 	}
 	if v == known && key != nil {
-		w.cache.put(key, out)
+		w.cache.putAnswer(key, out)
 	}
 	return out
 }
 
-// forward has the query answered later, by the resolvers; false when too many are in progress.
-func (w *udpWorker) forward(query []byte, q, r *dns.Msg, from asker) bool {
+// forwardQuery has the query answered later, by the resolvers; false when too many are in progress.
+func (w *udpWorker) forwardQuery(query []byte, q, r *dns.Msg, from asker) bool {
 	wire, size, answer := append([]byte(nil), query...), sizeFor(q), r.Copy()
 	w.forwards.Add(1)
-	ok := w.s.forward(q, r, "udp", from.ip(), func(a *dns.Msg) {
+	ok := w.s.forwardQuery(q, r, "udp", from.addressOnly(), func(a *dns.Msg) {
 		defer w.forwards.Done()
-		fill(answer, a)
-		if out, err := pack(answer, wire, nil, size); err == nil {
-			w.send(out, from)
+		fillFromAnswer(answer, a)
+		if out, err := packResponse(answer, wire, nil, size); err == nil {
+			w.sendAnswer(out, from)
 		}
 	})
 	if !ok {

@@ -68,8 +68,8 @@ func (w *udpWorker) answerMessage(b *batch, query *ipv4.Message) {
 	if a, ok := query.Addr.(*net.UDPAddr); ok {
 		from = asker{addrPort: a.AddrPort()}
 	}
-	if answer := w.answer(query.Buffers[0][:query.N], from); answer != nil {
-		w.s.counters.sent(answer)
+	if answer := w.answerQuery(query.Buffers[0][:query.N], from); answer != nil {
+		w.s.counters.countSent(answer)
 		m := &b.answers[b.n]
 		m.Buffers[0], m.Addr = answer, query.Addr
 		b.n++

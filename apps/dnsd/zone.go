@@ -40,8 +40,8 @@ func (r *lineReader) ReadByte() (byte, error) {
 	return c, err
 }
 
-// line returns the number of the line that was read last.
-func (r *lineReader) line() int {
+// lineNumber returns the number of the line that was read last.
+func (r *lineReader) lineNumber() int {
 	if r.mid || r.lines == 0 {
 		return r.lines + 1
 	}
@@ -75,17 +75,17 @@ func readZone(r io.Reader, origin string) (z *zone, line int, err error) {
 	parser := dns.NewZoneParser(lines, origin, "")
 	z = &zone{nodes: map[string]node{}}
 	for rr, ok := parser.Next(); ok; rr, ok = parser.Next() {
-		if err := z.add(rr); err != nil {
-			return nil, lines.line(), err
+		if err := z.addRecord(rr); err != nil {
+			return nil, lines.lineNumber(), err
 		}
 	}
 	if err := parser.Err(); err != nil {
-		return nil, lines.line(), withoutText(err)
+		return nil, lines.lineNumber(), withoutText(err)
 	}
-	if err := z.finish(origin); err != nil {
-		return nil, lines.line(), err
+	if err := z.finishZone(origin); err != nil {
+		return nil, lines.lineNumber(), err
 	}
-	return z, lines.line(), nil
+	return z, lines.lineNumber(), nil
 }
 
 // withoutText returns the parser's error without the text it quotes: a file that is not a zone may
@@ -102,7 +102,7 @@ func withoutText(err error) error {
 	return fmt.Errorf("%s in column %s", strings.TrimRight(what, ": "), column)
 }
 
-func (z *zone) add(rr dns.RR) error {
+func (z *zone) addRecord(rr dns.RR) error {
 	h := rr.Header()
 	name, err := canonical(h.Name)
 	if err != nil {
@@ -136,24 +136,24 @@ func (z *zone) add(rr dns.RR) error {
 			return err
 		}
 	}
-	return z.node(name).add(rr)
+	return z.nodeAt(name).addRecord(rr)
 }
 
-// node returns the node of name, and makes it and the empty ones above it if necessary.
-func (z *zone) node(name string) node {
+// nodeAt returns the node of name, and makes it and the empty ones above it if necessary.
+func (z *zone) nodeAt(name string) node {
 	n, ok := z.nodes[name]
 	if !ok {
 		n = node{}
 		z.nodes[name] = n
 		if name != z.origin {
-			z.node(parent(name))
+			z.nodeAt(parentName(name))
 		}
 	}
 	return n
 }
 
-// parent is name without its first label; the root has none.
-func parent(name string) string {
+// parentName is name without its first label; the root has none.
+func parentName(name string) string {
 	off, end := dns.NextLabel(name, 0)
 	if end {
 		return "."
@@ -161,7 +161,7 @@ func parent(name string) string {
 	return name[off:]
 }
 
-func (n node) add(rr dns.RR) error {
+func (n node) addRecord(rr dns.RR) error {
 	h := rr.Header()
 	set := n[h.Rrtype]
 	for _, old := range set {
@@ -191,7 +191,7 @@ func (n node) add(rr dns.RR) error {
 	return nil
 }
 
-func (z *zone) finish(origin string) error {
+func (z *zone) finishZone(origin string) error {
 	if z.soa == nil {
 		return errors.New("no SOA record")
 	}

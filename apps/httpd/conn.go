@@ -71,8 +71,8 @@ func (c *conn) writePiece(p []byte) (int, error) {
 	}
 	n, err := c.Conn.Write(p)
 	ended := clock.Now()
-	c.out.waited(ended.Sub(began), n)
-	c.wrote(n, ended)
+	c.out.creditTime(ended.Sub(began), n)
+	c.countWritten(n, ended)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.late.Store(true)
 		c.table.tooSlow.Add(1)
@@ -80,7 +80,7 @@ func (c *conn) writePiece(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *conn) wrote(n int, now time.Time) {
+func (c *conn) countWritten(n int, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owed = min(c.stillOwed(now)+int64(n), maxOwed)
@@ -104,7 +104,7 @@ func (c *conn) Close() error {
 		return nil
 	}
 	if c.late.Load() {
-		return c.reset()
+		return c.resetConn()
 	}
 	if c.endedQuiet() && c.table.partQuietly(c) {
 		return nil
@@ -112,14 +112,14 @@ func (c *conn) Close() error {
 	c.mu.Lock()
 	owed, sent := c.stillOwed(c.table.clock.Now()), c.sent
 	c.mu.Unlock()
-	if sent > maxUnsent && c.table.linger(c, timeFor(owed, c.out.floor)+time.Second) {
+	if sent > maxUnsent && c.table.lingerConn(c, timeFor(owed, c.out.floor)+time.Second) {
 		return nil
 	}
 	return c.Conn.Close()
 }
 
-// reset closes the connection and discards unsent data, where the connection can.
-func (c *conn) reset() error {
+// resetConn closes the connection and discards unsent data, where the connection can.
+func (c *conn) resetConn() error {
 	if l, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
 		_ = l.SetLinger(0) // it fails on a closed connection, as Close will
 	}
@@ -289,8 +289,8 @@ func newBudget(floor int64, most time.Duration) budget {
 	return budget{floor: floor, most: most, left: most}
 }
 
-// waited subtracts d and adds the time of the n bytes that moved meanwhile.
-func (b *budget) waited(d time.Duration, n int) {
+// creditTime subtracts d and adds the time of the n bytes that moved meanwhile.
+func (b *budget) creditTime(d time.Duration, n int) {
 	b.left = min(b.left-d+timeFor(int64(n), b.floor), b.most)
 }
 
@@ -316,7 +316,7 @@ func (p *paced) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := p.ReadCloser.Read(b)
-	p.in.waited(p.clock.Since(began), n)
+	p.in.creditTime(p.clock.Since(began), n)
 	switch {
 	case err == io.EOF:
 		_ = p.rc.SetReadDeadline(time.Time{})

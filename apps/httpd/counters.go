@@ -37,7 +37,7 @@ type counters struct {
 func (s *Server) Counters() Counters {
 	c, t := &s.counters, &s.table
 	out := Counters{
-		Requests: c.requests.Load(), InFlight: c.inFlight.Load(), Connections: int64(t.size()),
+		Requests: c.requests.Load(), InFlight: c.inFlight.Load(), Connections: int64(t.connCount()),
 		Accepted: t.accepted.Load(), Evicted: t.evicted.Load(), Refused: t.refused.Load(),
 		TooSlow: t.tooSlow.Load(), Unanswered: t.unanswered.Load(),
 		BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(), Answers: map[string]int64{},
@@ -51,7 +51,7 @@ func (s *Server) Counters() Counters {
 	return out
 }
 
-func (s *Server) counted(h http.Handler) http.Handler {
+func (s *Server) countRequests(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &s.counters
 		c.requests.Add(1)

@@ -22,15 +22,15 @@ type files struct {
 // Open implements fs.FS. For a client, a file that is not served does not exist; only missing
 // permission and failures of the system are reported as such.
 func (f files) Open(name string) (fs.File, error) {
-	file, err := f.open(name)
+	file, err := f.openFile(name)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: withoutDetail(err)}
 	}
 	return file, nil
 }
 
-func (f files) open(name string) (fs.File, error) {
-	if !f.dotFiles && hidden(name) {
+func (f files) openFile(name string) (fs.File, error) {
+	if !f.dotFiles && isHidden(name) {
 		return nil, fs.ErrNotExist
 	}
 	info, err := f.root.Stat(name)
@@ -61,9 +61,9 @@ func (f files) open(name string) (fs.File, error) {
 	return visible{file, f.dotFiles}, nil
 }
 
-// hidden reports whether an element of the path begins with a dot. The directory .well-known at the
-// top is public (RFC 8615).
-func hidden(name string) bool {
+// isHidden reports whether an element of the path begins with a dot. The directory .well-known at
+// the top is public (RFC 8615).
+func isHidden(name string) bool {
 	rest := strings.TrimPrefix(name, ".well-known/")
 	for e := range strings.SplitSeq(rest, "/") {
 		if e != "." && strings.HasPrefix(e, ".") {
@@ -101,11 +101,11 @@ func (v visible) ReadDir(n int) ([]fs.DirEntry, error) {
 	if v.dotFiles {
 		return all, err
 	}
-	return slices.DeleteFunc(all, func(e fs.DirEntry) bool { return hidden(e.Name()) }), err
+	return slices.DeleteFunc(all, func(e fs.DirEntry) bool { return isHidden(e.Name()) }), err
 }
 
-// pages serves the files or, without any, redirects to the status or health page.
-func (s *Server) pages() http.Handler {
+// servePages serves the files or, without any, redirects to the status or health page.
+func (s *Server) servePages() http.Handler {
 	if s.root != nil {
 		return http.FileServerFS(files{s.root, s.cfg.DebugEndpoints, s.cfg.DotFiles})
 	}

@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-func (s *Server) routes() http.Handler {
+func (s *Server) newRoutes() http.Handler {
 	mux := http.NewServeMux()
 	get := func(path string, h http.Handler) {
 		mux.Handle(path,
-			only(h, http.MethodGet, http.MethodHead))
+			onlyMethods(h, http.MethodGet, http.MethodHead))
 	}
-	get("/", s.pages())
-	get("/-/healthz", http.HandlerFunc(s.healthz))
+	get("/", s.servePages())
+	get("/-/healthz", http.HandlerFunc(s.serveHealth))
 	if s.cfg.DebugEndpoints {
 		get("/-/status", http.HandlerFunc(s.statusPage))
 		get("/-/status.json", http.HandlerFunc(s.statusJSON))
-		get("/-/bytes/{n}", http.HandlerFunc(s.bytes))
-		mux.Handle("/-/echo", only(http.HandlerFunc(s.echo), http.MethodPost))
+		get("/-/bytes/{n}", http.HandlerFunc(s.serveBytes))
+		mux.Handle("/-/echo", onlyMethods(http.HandlerFunc(s.serveEcho), http.MethodPost))
 	}
 	mux.Handle("/-/", http.NotFoundHandler())
-	return s.counted(s.unreadBodies(mux))
+	return s.countRequests(s.unreadBodies(mux))
 }
 
 // unreadBodies bounds the time that net/http spends after the handler on reading the rest of a
@@ -41,8 +41,8 @@ func (s *Server) unreadBodies(h http.Handler) http.Handler {
 	})
 }
 
-// only answers 405 to methods other than those allowed.
-func only(h http.Handler, allowed ...string) http.Handler {
+// onlyMethods answers 405 to methods other than those allowed.
+func onlyMethods(h http.Handler, allowed ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(allowed, r.Method) {
 			w.Header().Set("Allow", strings.Join(allowed, ", "))
@@ -53,10 +53,10 @@ func only(h http.Handler, allowed ...string) http.Handler {
 	})
 }
 
-// echo sends the body back as it arrives, so it holds one copy buffer for any size. A client must
-// read while it writes, as curl and net/http do. A body that is too long gets 413, or a broken
+// serveEcho sends the body back as it arrives, so it holds one copy buffer for any size. A client
+// must read while it writes, as curl and net/http do. A body that is too long gets 413, or a broken
 // connection if that shows only after the answer has begun.
-func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveEcho(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength > s.cfg.MaxBody {
 		w.Header().Set("Connection", "close")
 		http.Error(w, "body too large", http.StatusRequestEntityTooLarge)
@@ -87,7 +87,7 @@ func (s *Server) echo(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) bytes(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveBytes(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.ParseInt(r.PathValue("n"), 10, 64)
 	if err != nil || n < 0 {
 		http.Error(w, "want a count of bytes: /-/bytes/1024", http.StatusBadRequest)

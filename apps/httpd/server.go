@@ -91,7 +91,7 @@ type Server struct {
 // New opens Config.Root and prepares the server. The caller ends it with Shutdown or Close, even if
 // it never served.
 func New(cfg Config) (*Server, error) {
-	if err := cfg.complete(); err != nil {
+	if err := cfg.fillDefaults(); err != nil {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, started: cfg.Clock.Now()}
@@ -105,18 +105,18 @@ func New(cfg Config) (*Server, error) {
 		s.root = root
 	}
 	s.http = http.Server{
-		Handler:           s.sayingLast(s.routes()),
+		Handler:           s.sayingLast(s.newRoutes()),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ConnState:         s.table.state,
+		ConnState:         s.table.onConnState,
 		ErrorLog:          errorLog(cfg.Logger),
 	}
 	return s, nil
 }
 
-// complete checks the numbers and fills in those that are 0.
-func (cfg *Config) complete() error {
+// fillDefaults checks the numbers and fills in those that are 0.
+func (cfg *Config) fillDefaults() error {
 	switch {
 	case cfg.MaxBody < 0:
 		return fmt.Errorf("largest body of %d bytes is negative", cfg.MaxBody)
@@ -149,7 +149,7 @@ func errorLog(l *slog.Logger) *log.Logger {
 // Serve answers connections of ln until Shutdown or Close, and then returns nil; any other end is
 // returned as an error. It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
-	err := s.http.Serve(s.track(ln))
+	err := s.http.Serve(s.trackListener(ln))
 	if errors.Is(err, http.ErrServerClosed) || s.draining.Load() {
 		return nil
 	}
@@ -161,8 +161,8 @@ func (s *Server) Serve(ln net.Listener) error {
 // way. What comes for them afterwards is read for two seconds, not answered, and counted: a request
 // gets no reset. When ctx ends first it aborts the rest and returns the context's error.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.table.close() // that many end from now on must not reset those whose data is in flight
-	s.refuse()
+	s.table.releaseAll() // that many end from now on must not reset those whose data is in flight
+	s.closeListeners()
 	s.awaitRequests(ctx)
 	err := s.http.Shutdown(ctx)
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // Close ends everything at once. It may be called again.
 func (s *Server) Close() error {
-	s.table.close()
+	s.table.releaseAll()
 	return errors.Join(s.http.Close(), s.closeRoot())
 }
 
@@ -206,8 +206,8 @@ func (l listener) Close() error {
 	return l.Listener.Close()
 }
 
-// track records a listener that Shutdown has to close.
-func (s *Server) track(ln net.Listener) listener {
+// trackListener records a listener that Shutdown has to close.
+func (s *Server) trackListener(ln net.Listener) listener {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listeners == nil {
@@ -217,8 +217,8 @@ func (s *Server) track(ln net.Listener) listener {
 	return listener{ln, s}
 }
 
-// refuse closes the listeners, and has each answer from now on be its connection's last.
-func (s *Server) refuse() {
+// closeListeners closes the listeners, and has each answer from now on be its connection's last.
+func (s *Server) closeListeners() {
 	s.draining.Store(true)
 	s.mu.Lock()
 	all := s.listeners
@@ -234,7 +234,7 @@ func (s *Server) refuse() {
 // breaks than between two looks the rest does not count.
 func (s *Server) awaitRequests(ctx context.Context) {
 	clock, t, passed := s.cfg.Clock, &s.table, time.Duration(0)
-	for t.size() > 0 || t.parting.Load() > 0 {
+	for t.connCount() > 0 || t.parting.Load() > 0 {
 		if passed >= lastRequests {
 			t.endQuiet(func(c *conn) bool { return !c.used && passed < firstRequests })
 		}
@@ -263,11 +263,11 @@ type Check struct {
 	Run  func() error
 }
 
-// healthz answers 200 and "ok", or 503 and "failing", and then one line for each check.
-func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
+// serveHealth answers 200 and "ok", or 503 and "failing", and then one line for each check.
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	var lines strings.Builder
 	verdict, status := "ok", http.StatusOK
-	fmt.Fprintf(&lines, "connections: %d of %d\n", s.table.size(), s.table.max)
+	fmt.Fprintf(&lines, "connections: %d of %d\n", s.table.connCount(), s.table.max)
 	checks := s.cfg.Checks
 	if s.root != nil {
 		checks = append([]Check{{"root directory", s.checkRoot}}, checks...)

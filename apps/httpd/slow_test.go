@@ -115,7 +115,7 @@ func TestBudget(t *testing.T) {
 	} {
 		b := newBudget(floor, 10*second)
 		for _, n := range tt.moved {
-			b.waited(second, n)
+			b.creditTime(second, n)
 		}
 		if b.left != tt.left {
 			t.Errorf("%s: %v left, want %v", tt.name, b.left, tt.left)

@@ -51,16 +51,16 @@ func (s *Server) statusPage(w http.ResponseWriter, _ *http.Request) {
 	page.WriteString(pageHead)
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.UseNumber()
-	rows(&page, dec, "")
+	writeRows(&page, dec, "")
 	page.WriteString("</table><p><a href=\"/-/status.json\">as JSON</a></p></body></html>\n")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Write(page.Bytes())
 }
 
-// rows writes one table row per leaf of the JSON value that dec reads next, named by its path, in
-// the value's own order.
-func rows(page *bytes.Buffer, dec *json.Decoder, path string) {
+// writeRows writes one table row per leaf of the JSON value that dec reads next, named by its path,
+// in the value's own order.
+func writeRows(page *bytes.Buffer, dec *json.Decoder, path string) {
 	tok, err := dec.Token()
 	if err != nil {
 		return
@@ -80,7 +80,7 @@ func rows(page *bytes.Buffer, dec *json.Decoder, path string) {
 			}
 			name = fmt.Sprint(key)
 		}
-		rows(page, dec, strings.TrimPrefix(path+"."+name, "."))
+		writeRows(page, dec, strings.TrimPrefix(path+"."+name, "."))
 	}
 	_, _ = dec.Token() // the closing bracket
 }

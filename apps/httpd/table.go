@@ -46,16 +46,16 @@ func (l listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		c := &conn{Conn: nc, table: &l.s.table, out: newBudget(l.s.cfg.MinRate, l.s.cfg.Grace)}
-		if l.s.table.admit(c) {
+		if l.s.table.admitConn(c) {
 			return c, nil
 		}
 		nc.Close()
 	}
 }
 
-// admit adds a connection. When the table is full, the connection that has waited longest without a
-// request is closed; when all have requests, the new one is refused.
-func (t *table) admit(c *conn) bool {
+// admitConn adds a connection. When the table is full, the connection that has waited longest
+// without a request is closed; when all have requests, the new one is refused.
+func (t *table) admitConn(c *conn) bool {
 	t.mu.Lock()
 	var victim *conn
 	if len(t.open) >= t.max {
@@ -66,7 +66,7 @@ func (t *table) admit(c *conn) bool {
 			return false
 		}
 		victim = longest.Value.(*conn)
-		t.drop(victim)
+		t.dropConn(victim)
 	}
 	t.open[c] = t.waiting.PushBack(c)
 	t.mu.Unlock()
@@ -78,16 +78,16 @@ func (t *table) admit(c *conn) bool {
 	return true
 }
 
-// drop removes a connection; it needs mu and may be called again.
-func (t *table) drop(c *conn) {
+// dropConn removes a connection; it needs mu and may be called again.
+func (t *table) dropConn(c *conn) {
 	if e := t.open[c]; e != nil {
 		t.waiting.Remove(e)
 	}
 	delete(t.open, c)
 }
 
-// state is the http.Server's ConnState hook.
-func (t *table) state(nc net.Conn, state http.ConnState) {
+// onConnState is the http.Server's ConnState hook.
+func (t *table) onConnState(nc net.Conn, state http.ConnState) {
 	c := nc.(*conn)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,20 +104,20 @@ func (t *table) state(nc net.Conn, state http.ConnState) {
 		t.open[c] = t.waiting.PushBack(c)
 		c.quiet.asked.Store(c.quiet.ahead.Load())
 	case state == http.StateClosed:
-		t.drop(c)
+		t.dropConn(c)
 	}
 }
 
-// size returns the number of open connections.
-func (t *table) size() int {
+// connCount returns the number of open connections.
+func (t *table) connCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.open)
 }
 
-// linger gives c's data the time d to arrive and then resets c, or earlier when there are too many
-// such connections. False: c must be closed at once.
-func (t *table) linger(c *conn, d time.Duration) bool {
+// lingerConn gives c's data the time d to arrive and then resets c, or earlier when there are too
+// many such connections. False: c must be closed at once.
+func (t *table) lingerConn(c *conn, d time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.shut || !c.closeWrite() {
@@ -126,16 +126,16 @@ func (t *table) linger(c *conn, d time.Duration) bool {
 	e := t.lingering.PushBack(nil)
 	e.Value = lingerer{c, t.clock.AfterFunc(d, func() { t.endLinger(e) })}
 	if t.lingering.Len() > max(t.max/4, 1) {
-		if oldest, there := t.take(t.lingering.Front()); there {
-			go oldest.end()
+		if oldest, there := t.takeLingerer(t.lingering.Front()); there {
+			go oldest.endLingerer()
 		}
 	}
 	return true
 }
 
-// take removes e's connection, whose end is the caller's; false when another has it already. The
-// caller holds mu.
-func (t *table) take(e *list.Element) (lingerer, bool) {
+// takeLingerer removes e's connection, whose end is the caller's; false when another has it
+// already. The caller holds mu.
+func (t *table) takeLingerer(e *list.Element) (lingerer, bool) {
 	l, there := e.Value.(lingerer)
 	if there {
 		t.lingering.Remove(e)
@@ -147,20 +147,21 @@ func (t *table) take(e *list.Element) (lingerer, bool) {
 // endLinger ends e's connection when its time is over.
 func (t *table) endLinger(e *list.Element) {
 	t.mu.Lock()
-	l, there := t.take(e)
+	l, there := t.takeLingerer(e)
 	t.mu.Unlock()
 	if there {
-		l.end()
+		l.endLingerer()
 	}
 }
 
-func (l lingerer) end() {
+func (l lingerer) endLingerer() {
 	l.timer.Stop()
-	l.c.reset()
+	l.c.resetConn()
 }
 
-// close releases the lingering connections: their stack delivers the rest. From now on none linger.
-func (t *table) close() {
+// releaseAll releases the lingering connections: their stack delivers the rest. From now on none
+// linger.
+func (t *table) releaseAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.shut = true

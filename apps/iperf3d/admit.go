@@ -16,22 +16,22 @@ const (
 var errIdle = errors.New("the client said nothing while another one waited")
 
 // markActive records that the client did something.
-func (s *session) markActive() { s.lastActive.Store(s.clock().Now().UnixNano()) }
+func (s *session) markActive() { s.lastActive.Store(s.serverClock().Now().UnixNano()) }
 
 // idleTime returns how long the client has done nothing, beyond the pauses of its requested rate.
 func (s *session) idleTime() time.Duration {
-	d := s.clock().Since(time.Unix(0, s.lastActive.Load()))
+	d := s.serverClock().Since(time.Unix(0, s.lastActive.Load()))
 	if s.running.Load() {
-		d -= s.params.pause()
+		d -= s.params.writePause()
 	}
 	return d
 }
 
-// admit returns the current test if a connection with cookie k belongs to it, or a new one that
+// admitConn returns the current test if a connection with cookie k belongs to it, or a new one that
 // belongs to the connection (mine); nil when the server is busy. While the current test is at a
 // step of the protocol, or its streams do not move, the connection waits: its client may have
 // disconnected, and if it is silent for maxIdle the test is ended.
-func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
+func (s *Server) admitConn(c net.Conn, k cookie) (t *session, mine bool) {
 	look := s.clock.NewTimer(admitInterval)
 	defer look.Stop()
 	for {
@@ -47,7 +47,7 @@ func (s *Server) admit(c net.Conn, k cookie) (t *session, mine bool) {
 	}
 }
 
-// tryAdmit is admit without waiting; it reports whether to wait.
+// tryAdmit is admitConn without waiting; it reports whether to wait.
 func (s *Server) tryAdmit(c net.Conn, k cookie) (t *session, mine, wait bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

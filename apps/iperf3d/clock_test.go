@@ -13,7 +13,7 @@ func TestPacerGoesByItsClock(t *testing.T) {
 	began := virtual.Now()
 	pace := newPacer(8, virtual.Clock())
 	defer virtual.Run()()
-	if !pace.wait(3600, nil) || virtual.Now().Sub(began) != time.Hour {
+	if !pace.waitUntilDue(3600, nil) || virtual.Now().Sub(began) != time.Hour {
 		t.Errorf("sent after %v", virtual.Now().Sub(began))
 	}
 }
@@ -35,7 +35,7 @@ func TestTurnGoesByTheClock(t *testing.T) {
 		close(silent.over)
 	}()
 	defer virtual.Run()()
-	next, mine := s.admit(nil, cookie{'b'})
+	next, mine := s.admitConn(nil, cookie{'b'})
 	if took := virtual.Now().Sub(began); !mine || next == silent || took < maxIdle ||
 		took > maxIdle+2*admitInterval {
 		t.Errorf("its turn: %v, after %v", mine, took)

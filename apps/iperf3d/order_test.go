@@ -70,14 +70,14 @@ func TestCollectSorts(t *testing.T) {
 	s := newSession(New(Config{}), nil, cookie{})
 	s.params.Parallel, s.params.Bidirectional = 1, 1
 	for _, at := range []uint64{9, 7} {
-		s.offer(arrival{at: at,
+		s.offerArrival(arrival{at: at,
 			stream: func(*params) *stream {
 				st := &stream{}
 				st.bytes.Store(int64(at))
 				return st
 			}})
 	}
-	if err := s.collect(); err != nil {
+	if err := s.collectStreams(); err != nil {
 		t.Fatal(err)
 	}
 	first, second := s.streams[0], s.streams[1]

@@ -78,17 +78,18 @@ func (p *params) normalise() error {
 	return nil
 }
 
-// longest returns the time limit of the streams: the client's, or the maximum for tests of a
+// timeLimit returns the time limit of the streams: the client's, or the maximum for tests of a
 // number of bytes.
-func (p *params) longest() time.Duration {
+func (p *params) timeLimit() time.Duration {
 	if p.Time == 0 {
 		return maxTime + overtime
 	}
 	return time.Duration(p.Time+p.Omit)*time.Second + overtime
 }
 
-// pause returns the time between two writes of a stream at the rate in the client's parameters.
-func (p *params) pause() time.Duration {
+// writePause returns the time between two writes of a stream at the rate in the client's
+// parameters.
+func (p *params) writePause() time.Duration {
 	if p.Bandwidth <= 0 {
 		return 0
 	}
@@ -111,9 +112,9 @@ func parseBool(v any) int {
 	return 0
 }
 
-// streams returns how many there will be, and which of them, in the order of their creation, the
+// streamPlan returns how many there will be, and which of them, in the order of their creation, the
 // server sends on.
-func (p *params) streams() (n int, sends func(i int) bool) {
+func (p *params) streamPlan() (n int, sends func(i int) bool) {
 	switch {
 	case p.Bidirectional != 0:
 		return 2 * p.Parallel, func(i int) bool { return i >= p.Parallel }

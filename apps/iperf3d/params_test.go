@@ -19,7 +19,7 @@ func TestPacerOfTinyRate(t *testing.T) {
 		time.AfterFunc(time.Hour, func() { close(stop) })
 		began := time.Now()
 		pace := newPacer(1e-300, clock.Clock{})
-		if pace.wait(1, stop) || time.Since(began) != time.Hour {
+		if pace.waitUntilDue(1, stop) || time.Since(began) != time.Hour {
 			t.Errorf("sent after %v", time.Since(began))
 		}
 	})
@@ -37,7 +37,7 @@ func TestTimes(t *testing.T) {
 		{"paced to a standstill", params{Time: 1, Len: maxBlock, Bandwidth: 1e-300},
 			31 * time.Second, maxPause},
 	} {
-		if l, p := tt.p.longest(), tt.p.pause(); l != tt.longest || p != tt.pause {
+		if l, p := tt.p.timeLimit(), tt.p.writePause(); l != tt.longest || p != tt.pause {
 			t.Errorf("%s: %v and %v, want %v and %v", tt.name, l, p, tt.longest, tt.pause)
 		}
 	}
@@ -54,15 +54,15 @@ func FuzzParams(f *testing.F) {
 		if readJSON(bytes.NewReader(framed), &p) != nil || p.normalise() != nil {
 			return
 		}
-		n, sends := p.streams()
+		n, sends := p.streamPlan()
 		if n < 1 || n > 2*maxStreams || p.Len < 1 || p.Len > maxBlock ||
 			p.UDP && p.Len > maxDatagram {
 			t.Errorf("%s: %d streams with blocks of %d bytes", message, n, p.Len)
 		}
-		if l := p.longest(); l < overtime || l > maxTime+overtime {
+		if l := p.timeLimit(); l < overtime || l > maxTime+overtime {
 			t.Errorf("%s: a test of %v", message, l)
 		}
-		if d := p.pause(); d < 0 || d > maxPause {
+		if d := p.writePause(); d < 0 || d > maxPause {
 			t.Errorf("%s: pauses of %v", message, d)
 		}
 		sends(n - 1)

@@ -29,8 +29,8 @@ type streamResult struct {
 	EndTime        float64 `json:"end_time"`
 }
 
-// result returns the stream's counters after a test of that duration.
-func (s *stream) result(d time.Duration) streamResult {
+// resultAfter returns the stream's counters after a test of that duration.
+func (s *stream) resultAfter(d time.Duration) streamResult {
 	return streamResult{
 		ID: s.id, Bytes: s.bytes.Load() - s.omitted.bytes, Retransmits: -1,
 		Jitter: time.Duration(s.jitter.Load()).
@@ -51,8 +51,8 @@ func readCPU() cpuTimes {
 	return cpuTimes{time.Duration(r.Utime.Nano()), time.Duration(r.Stime.Nano())}
 }
 
-// percent returns the processor use since begin.
-func (begin cpuTimes) percent(d time.Duration) (user, system float64) {
+// percentSince returns the processor use since begin.
+func (begin cpuTimes) percentSince(d time.Duration) (user, system float64) {
 	d = max(d, 1) // no NaN, which JSON does not have
 	now := readCPU()
 	return 100 * float64(

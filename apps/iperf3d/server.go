@@ -45,20 +45,20 @@ func New(cfg Config) *Server {
 // ServeUDP reads the datagrams of UDP tests from pc, which has the same port as the listener, until
 // Shutdown or Close, and then returns nil. It closes pc. Call it once, before the first UDP test.
 func (s *Server) ServeUDP(pc net.PacketConn) error {
-	if !s.track(pc) {
+	if !s.trackCloser(pc) {
 		return pc.Close()
 	}
 	u := &udpPort{conn: pc, streams: map[string]*udpFlow{}}
 	s.mu.Lock()
 	s.udp = u
 	s.mu.Unlock()
-	return s.unlessClosed(u.serve())
+	return s.unlessClosed(u.serveDatagrams())
 }
 
 // Serve accepts control and data connections from ln until Shutdown or Close, and then returns nil.
 // It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
-	if !s.track(ln) {
+	if !s.trackCloser(ln) {
 		return ln.Close()
 	}
 	for at := uint64(0); ; {
@@ -67,12 +67,12 @@ func (s *Server) Serve(ln net.Listener) error {
 			return s.unlessClosed(err)
 		}
 		at++
-		s.work.Go(func() { s.welcome(c, at) })
+		s.work.Go(func() { s.readCookie(c, at) })
 	}
 }
 
-// track records what Shutdown must close; false: it is too late.
-func (s *Server) track(c io.Closer) bool {
+// trackCloser records what Shutdown must close; false: it is too late.
+func (s *Server) trackCloser(c io.Closer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
@@ -89,10 +89,10 @@ func (s *Server) unlessClosed(err error) error {
 	return err
 }
 
-// welcome reads the cookie of a connection that arrived as number at: the current test gets its
+// readCookie reads the cookie of a connection that arrived as number at: the current test gets its
 // data connections, the first connection with a new cookie starts a test, and others are told that
 // the server is busy.
-func (s *Server) welcome(c net.Conn, at uint64) {
+func (s *Server) readCookie(c net.Conn, at uint64) {
 	var k cookie
 	c.SetDeadline(s.clock.Now().Add(stepTime))
 	if _, err := io.ReadFull(c, k[:]); err != nil {
@@ -100,7 +100,7 @@ func (s *Server) welcome(c net.Conn, at uint64) {
 		return
 	}
 	c.SetDeadline(time.Time{})
-	cur, mine := s.admit(c, k)
+	cur, mine := s.admitConn(c, k)
 	switch {
 	case mine:
 		s.runTest(cur)
@@ -108,7 +108,7 @@ func (s *Server) welcome(c net.Conn, at uint64) {
 		writeState(c, accessDenied)
 		c.Close()
 	default:
-		cur.offer(
+		cur.offerArrival(
 			arrival{
 				at:     at,
 				stream: func(p *params) *stream { return tcpStream(c, p, s.clock) },
@@ -120,7 +120,7 @@ func (s *Server) welcome(c net.Conn, at uint64) {
 
 // runTest runs a test and makes room for the next.
 func (s *Server) runTest(t *session) {
-	err := t.run()
+	err := t.conductTest()
 	t.cancel(nil)
 	s.mu.Lock()
 	s.current = nil

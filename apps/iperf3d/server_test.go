@@ -267,7 +267,7 @@ func TestLossAccounting(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &stream{}
 			for _, n := range tt.numbers {
-				s.account(n)
+				s.accountNumber(n)
 			}
 			if s.packets.Load() != tt.packets || s.errors.Load() != tt.errors_ ||
 				s.late.Load() != tt.late {

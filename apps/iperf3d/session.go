@@ -61,17 +61,17 @@ func newSession(srv *Server, ctl net.Conn, k cookie) *session {
 	return s
 }
 
-// clock returns the server's.
-func (s *session) clock() clock.Clock { return s.srv.clock }
+// serverClock returns the server's.
+func (s *session) serverClock() clock.Clock { return s.srv.clock }
 
-// run conducts the test. The control connection is closed when it returns.
-func (s *session) run() error {
+// conductTest conducts the test. The control connection is closed when it returns.
+func (s *session) conductTest() error {
 	defer s.ctl.Close()
-	defer s.finish()
+	defer s.finishStreams()
 	told := make(chan struct{})
 	unhook := context.AfterFunc(s.ctx, func() {
 		defer close(told)
-		s.ctl.SetDeadline(s.clock().Now().Add(finalWriteTime))
+		s.ctl.SetDeadline(s.serverClock().Now().Add(finalWriteTime))
 		writeState(s.ctl, serverTerminate)
 		s.ctl.Close()
 	})
@@ -86,19 +86,19 @@ func (s *session) run() error {
 }
 
 func (s *session) runTest() error {
-	if err := s.prepare(); err != nil {
+	if err := s.exchangeParams(); err != nil {
 		if s.ctx.Err() == nil {
-			s.ctl.SetWriteDeadline(s.clock().Now().Add(finalWriteTime))
+			s.ctl.SetWriteDeadline(s.serverClock().Now().Add(finalWriteTime))
 			writeState(s.ctl, serverError)
 		}
 		return err
 	}
-	return s.measure()
+	return s.measureStreams()
 }
 
-// prepare exchanges parameters and collects the streams.
-func (s *session) prepare() error {
-	if err := s.expect(paramExchange, &s.params); err != nil {
+// exchangeParams exchanges parameters and collects the streams.
+func (s *session) exchangeParams() error {
+	if err := s.requestJSON(paramExchange, &s.params); err != nil {
 		return fmt.Errorf("parameters: %w", err)
 	}
 	if err := s.params.normalise(); err != nil {
@@ -109,7 +109,10 @@ func (s *session) prepare() error {
 			return errors.New("UDP asked for, and the server has no UDP port")
 		}
 		s.srv.udp.setAccept(func(f *udpFlow) {
-			s.offer(arrival{stream: func(p *params) *stream { return udpStream(f, p, s.clock()) },
+			s.offerArrival(arrival{stream: func(p *params) *stream {
+				return udpStream(f, p,
+					s.serverClock())
+			},
 				close: f.Close})
 		})
 		defer s.srv.udp.setAccept(nil)
@@ -118,12 +121,12 @@ func (s *session) prepare() error {
 		return err
 	}
 	s.ctl.SetReadDeadline(time.Time{})
-	go s.listen()
-	return s.collect()
+	go s.awaitClientByte()
+	return s.collectStreams()
 }
 
-// listen waits for the next byte of the client, or the end of its connection.
-func (s *session) listen() {
+// awaitClientByte waits for the next byte of the client, or the end of its connection.
+func (s *session) awaitClientByte() {
 	st, err := readState(s.ctl)
 	switch {
 	case err != nil:
@@ -136,23 +139,23 @@ func (s *session) listen() {
 
 // sendState sends a state byte in time.
 func (s *session) sendState(st state) error {
-	s.ctl.SetWriteDeadline(s.clock().Now().Add(stepTime))
+	s.ctl.SetWriteDeadline(s.serverClock().Now().Add(stepTime))
 	return writeState(s.ctl, st)
 }
 
-// expect sends a state byte and reads the JSON that it requests.
-func (s *session) expect(st state, v any) error {
+// requestJSON sends a state byte and reads the JSON that it requests.
+func (s *session) requestJSON(st state, v any) error {
 	if err := s.sendState(st); err != nil {
 		return err
 	}
-	s.ctl.SetReadDeadline(s.clock().Now().Add(stepTime))
+	s.ctl.SetReadDeadline(s.serverClock().Now().Add(stepTime))
 	err := readJSON(s.ctl, v)
 	s.markActive()
 	return err
 }
 
-// offer passes an arrival to the session; one that is too late is closed.
-func (s *session) offer(a arrival) {
+// offerArrival passes an arrival to the session; one that is too late is closed.
+func (s *session) offerArrival(a arrival) {
 	select {
 	case s.incoming <- a:
 	case <-s.ended:
@@ -168,10 +171,11 @@ func closeAll(all []arrival) {
 	}
 }
 
-// collect waits until all streams have arrived, and assigns their roles in the order of arrival.
-func (s *session) collect() error {
-	n, sends := s.params.streams()
-	late := s.clock().NewTimer(streamTime)
+// collectStreams waits until all streams have arrived, and assigns their roles in the order of
+// arrival.
+func (s *session) collectStreams() error {
+	n, sends := s.params.streamPlan()
+	late := s.serverClock().NewTimer(streamTime)
 	defer late.Stop()
 	var here []arrival
 	for len(here) < n {
@@ -198,13 +202,13 @@ func (s *session) collect() error {
 	return nil
 }
 
-// measure runs the streams until the client ends the test, and exchanges results.
-func (s *session) measure() error {
+// measureStreams runs the streams until the client ends the test, and exchanges results.
+func (s *session) measureStreams() error {
 	if err := errors.Join(s.sendState(testStart), s.sendState(testRunning)); err != nil {
 		return err
 	}
 	s.running.Store(true)
-	begin, cpu := s.clock().Now(), readCPU()
+	begin, cpu := s.serverClock().Now(), readCPU()
 	for _, st := range s.streams {
 		s.pumps.Go(func() { st.run(st, s.stop) })
 	}
@@ -214,15 +218,15 @@ func (s *session) measure() error {
 	if err != nil {
 		return err
 	}
-	took := s.clock().Since(begin)
-	s.settle()
+	took := s.serverClock().Since(begin)
+	s.settleCounts()
 	mine := results{HasRetransmits: 0}
-	mine.CPUUser, mine.CPUSystem = cpu.percent(took)
+	mine.CPUUser, mine.CPUSystem = cpu.percentSince(took)
 	mine.CPUTotal = mine.CPUUser + mine.CPUSystem
 	for _, st := range s.streams {
-		mine.Streams = append(mine.Streams, st.result(took))
+		mine.Streams = append(mine.Streams, st.resultAfter(took))
 	}
-	return s.exchange(&mine)
+	return s.exchangeResults(&mine)
 }
 
 // untilEnd waits for the client's end of the test; meanwhile the omitted time may pass. It does not
@@ -230,44 +234,44 @@ func (s *session) measure() error {
 func (s *session) untilEnd(begin *time.Time) error {
 	var omitted <-chan time.Time
 	if s.params.Omit > 0 {
-		t := s.clock().NewTimer(time.Duration(s.params.Omit) * time.Second)
+		t := s.serverClock().NewTimer(time.Duration(s.params.Omit) * time.Second)
 		defer t.Stop()
 		omitted = t.C
 	}
-	late := s.clock().NewTimer(s.params.longest())
+	late := s.serverClock().NewTimer(s.params.timeLimit())
 	defer late.Stop()
-	look := s.clock().NewTimer(progressInterval)
+	look := s.serverClock().NewTimer(progressInterval)
 	defer look.Stop()
 	for seen := int64(0); ; {
 		select {
 		case <-omitted:
 			for _, st := range s.streams {
-				st.omit()
+				st.discardCounts()
 			}
-			*begin = s.clock().Now()
+			*begin = s.serverClock().Now()
 		case <-look.C:
 			look.Reset(progressInterval)
-			if now := s.moved(); now != seen {
+			if now := s.bytesMoved(); now != seen {
 				seen = now
 				s.markActive()
 			}
 		case <-late.C:
-			return fmt.Errorf("the client did not end the test in %v", s.params.longest())
+			return fmt.Errorf("the client did not end the test in %v", s.params.timeLimit())
 		case err := <-s.clientEnd:
 			return err
 		}
 	}
 }
 
-// Data that the client sent before the end may still be in flight: settle waits until nothing has
-// arrived for quiet, at most settleTime.
+// Data that the client sent before the end may still be in flight: settleCounts waits until nothing
+// has arrived for quiet, at most settleTime.
 const quiet, settleTime = 20 * time.Millisecond, 500 * time.Millisecond
 
-func (s *session) settle() {
-	end := s.clock().Now().Add(settleTime)
-	for seen := s.received(); s.clock().Now().Before(end); {
-		<-s.clock().NewTimer(quiet).C
-		now := s.received()
+func (s *session) settleCounts() {
+	end := s.serverClock().Now().Add(settleTime)
+	for seen := s.bytesReceived(); s.serverClock().Now().Before(end); {
+		<-s.serverClock().NewTimer(quiet).C
+		now := s.bytesReceived()
 		if now == seen {
 			return
 		}
@@ -275,8 +279,8 @@ func (s *session) settle() {
 	}
 }
 
-// received returns the number of bytes received on all streams together.
-func (s *session) received() (n int64) {
+// bytesReceived returns the number of bytes received on all streams together.
+func (s *session) bytesReceived() (n int64) {
 	for _, st := range s.streams {
 		if !st.sends {
 			n += st.bytes.Load()
@@ -285,20 +289,20 @@ func (s *session) received() (n int64) {
 	return n
 }
 
-// moved returns the number of bytes sent and received.
-func (s *session) moved() (n int64) {
+// bytesMoved returns the number of bytes sent and received.
+func (s *session) bytesMoved() (n int64) {
 	for _, st := range s.streams {
 		n += st.bytes.Load()
 	}
 	return n
 }
 
-// exchange sends our results to the client and reads the client's. The streams end first: a client
-// that reads whole blocks reads nothing else before it has the rest of a block, or the end.
-func (s *session) exchange(mine *results) error {
+// exchangeResults sends our results to the client and reads the client's. The streams end first: a
+// client that reads whole blocks reads nothing else before it has the rest of a block, or the end.
+func (s *session) exchangeResults(mine *results) error {
 	s.hangUp()
 	var his json.RawMessage // nothing in them changes ours
-	if err := s.expect(exchangeResults, &his); err != nil {
+	if err := s.requestJSON(exchangeResults, &his); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
 	if err := writeJSON(s.ctl, mine); err != nil {
@@ -307,7 +311,7 @@ func (s *session) exchange(mine *results) error {
 	if err := s.sendState(displayResults); err != nil {
 		return err
 	}
-	s.ctl.SetReadDeadline(s.clock().Now().Add(stepTime))
+	s.ctl.SetReadDeadline(s.serverClock().Now().Add(stepTime))
 	readState(s.ctl) // IPERF_DONE, or the connection's end
 	return nil
 }
@@ -325,8 +329,8 @@ func (s *session) hangUp() {
 	}
 }
 
-// finish closes the streams and waits for them.
-func (s *session) finish() {
+// finishStreams closes the streams and waits for them.
+func (s *session) finishStreams() {
 	s.hangUp()
 	close(s.ended)
 	for {

@@ -33,8 +33,8 @@ func streamID(i int) int {
 	return i + 2
 }
 
-// omit discards the counts so far.
-func (s *stream) omit() {
+// discardCounts discards the counts so far.
+func (s *stream) discardCounts() {
 	s.omitted.bytes, s.omitted.packets, s.omitted.errors = s.bytes.Load(),
 		s.packets.Load(), s.errors.Load()
 }
@@ -51,8 +51,8 @@ func newPacer(bitsPerSecond float64, c clock.Clock) pacer {
 	return pacer{c, bitsPerSecond, c.Now()}
 }
 
-// wait blocks until sent bytes are due, or stop is closed; it reports whether to continue.
-func (p *pacer) wait(sent int64, stop <-chan struct{}) bool {
+// waitUntilDue blocks until sent bytes are due, or stop is closed; it reports whether to continue.
+func (p *pacer) waitUntilDue(sent int64, stop <-chan struct{}) bool {
 	select {
 	case <-stop:
 		return false

@@ -29,7 +29,7 @@ func sendTCP(s *stream, c net.Conn, p *params, at clock.Clock, stop <-chan struc
 		block[i] = byte('0' + i%10)
 	}
 	pace := newPacer(p.Bandwidth, at)
-	for pace.wait(s.bytes.Load(), stop) {
+	for pace.waitUntilDue(s.bytes.Load(), stop) {
 		n, err := c.Write(block)
 		s.bytes.Add(int64(n))
 		if err != nil {

@@ -44,20 +44,20 @@ type udpFlow struct {
 // udpBacklog counts the datagrams that a stream may queue.
 const udpBacklog = 4096
 
-// serve reads datagrams until the socket is closed.
-func (u *udpPort) serve() error {
+// serveDatagrams reads datagrams until the socket is closed.
+func (u *udpPort) serveDatagrams() error {
 	buf := make([]byte, maxDatagram+1)
 	for {
 		n, from, err := u.conn.ReadFrom(buf)
 		if err != nil {
 			return err
 		}
-		u.route(buf[:n], from)
+		u.routeDatagram(buf[:n], from)
 	}
 }
 
-// route passes a datagram to its flow; a greeting from a new address makes one.
-func (u *udpPort) route(b []byte, from net.Addr) {
+// routeDatagram passes a datagram to its flow; a greeting from a new address makes one.
+func (u *udpPort) routeDatagram(b []byte, from net.Addr) {
 	u.mu.Lock()
 	f := u.streams[from.String()]
 	accept := u.accept
@@ -117,7 +117,7 @@ func udpStream(f *udpFlow, p *params, c clock.Clock) *stream {
 func sendUDP(s *stream, f *udpFlow, p *params, c clock.Clock, stop <-chan struct{}) {
 	b := make([]byte, p.Len)
 	pace := newPacer(p.Bandwidth, c)
-	for pace.wait(s.bytes.Load(), stop) {
+	for pace.waitUntilDue(s.bytes.Load(), stop) {
 		n := s.packets.Add(1)
 		now := c.Now()
 		binary.BigEndian.PutUint32(b[0:], uint32(now.Unix()))
@@ -149,7 +149,7 @@ func receiveUDP(s *stream, f *udpFlow, p *params, c clock.Clock) {
 			continue
 		}
 		s.bytes.Add(int64(len(b)))
-		s.account(n)
+		s.accountNumber(n)
 		sent := time.Unix(int64(binary.BigEndian.Uint32(b)),
 			int64(binary.BigEndian.Uint32(b[4:]))*1000)
 		t := c.Since(sent)
@@ -171,8 +171,8 @@ func packetNumber(b []byte, wide bool) (int64, bool) {
 	return int64(binary.BigEndian.Uint32(b[8:])), true
 }
 
-// account records a datagram's number: a gap is loss until its datagrams arrive late.
-func (s *stream) account(n int64) {
+// accountNumber records a datagram's number: a gap is loss until its datagrams arrive late.
+func (s *stream) accountNumber(n int64) {
 	last := s.packets.Load()
 	if n > last {
 		s.errors.Add(n - last - 1)

@@ -69,11 +69,11 @@ func (c *Clock) Next() (at time.Time, ok bool) {
 func (c *Clock) Step() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.step()
+	return c.stepClock()
 }
 
-// step is called with mu held.
-func (c *Clock) step() bool {
+// stepClock is called with mu held.
+func (c *Clock) stepClock() bool {
 	if len(c.timers) == 0 {
 		return false
 	}
@@ -93,7 +93,7 @@ func (c *Clock) stepUntil(end time.Time) bool {
 		}
 		return false
 	}
-	return c.step()
+	return c.stepClock()
 }
 
 // Advance goes on for d, from timer to timer, and settles before each and at the end.

@@ -41,7 +41,7 @@ func Settle() {
 		runtime.Gosched()
 		metrics.Read(samples)
 		if samples[0].Value.Uint64() == 0 && samples[1].Value.Uint64() <= 1 &&
-			(samples[2].Value.Uint64() == 0 || calls.wait()) {
+			(samples[2].Value.Uint64() == 0 || calls.allAsleep()) {
 			quiet++
 			continue
 		}

@@ -10,9 +10,9 @@ import (
 // callWatch tells system calls that wait from those that work.
 type callWatch struct{}
 
-// wait reports whether every thread but the caller's sleeps. One in a call that computes, or waits
-// for a processor, runs by proc_pid_stat(5).
-func (callWatch) wait() bool {
+// allAsleep reports whether every thread but the caller's sleeps. One in a call that computes, or
+// waits for a processor, runs by proc_pid_stat(5).
+func (callWatch) allAsleep() bool {
 	const tasks = "/proc/self/task"
 	threads, err := os.ReadDir(tasks)
 	if err != nil {

@@ -11,8 +11,8 @@ const callLimit = 20 * time.Millisecond
 // callWatch tells system calls that wait from those that work.
 type callWatch struct{ since time.Time }
 
-// wait reports whether a system call has been there for callLimit.
-func (c *callWatch) wait() bool {
+// allAsleep reports whether a system call has been there for callLimit.
+func (c *callWatch) allAsleep() bool {
 	if c.since.IsZero() {
 		c.since = time.Now()
 	}

@@ -21,7 +21,7 @@ type timer struct {
 func (t *timer) Stop() bool {
 	t.clock.mu.Lock()
 	defer t.clock.mu.Unlock()
-	return t.remove()
+	return t.removeTimer()
 }
 
 // Reset implements clock.Timer.
@@ -29,14 +29,14 @@ func (t *timer) Reset(d time.Duration) bool {
 	c := t.clock
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was := t.remove()
+	was := t.removeTimer()
 	c.set++
 	t.at, t.seq = c.now.Add(max(d, 0)), c.set
 	heap.Push(&c.timers, t)
 	return was
 }
 
-func (t *timer) remove() bool {
+func (t *timer) removeTimer() bool {
 	if t.place == unset {
 		return false
 	}

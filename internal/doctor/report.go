@@ -73,7 +73,7 @@ func (r *Report) Text(w io.Writer) error {
 		fmt.Fprintf(b, "  %-*s%s\n", stateWidth+checkWidth-2, f.Name, f.Value)
 	}
 	for i := range r.Results {
-		r.Results[i].text(b)
+		r.Results[i].writeText(b)
 	}
 	fmt.Fprintf(b, "%d checks: %d ok, %d failed, %d skipped\n", len(r.Results), r.Count(OK),
 		r.Count(Failed), r.Count(Skipped))
@@ -97,7 +97,7 @@ func (r *Report) Findings(w io.Writer) error {
 	return err
 }
 
-func (r *Result) text(b *strings.Builder) {
+func (r *Result) writeText(b *strings.Builder) {
 	fmt.Fprintf(b, "%-*s%-*s%s\n", stateWidth, r.State, checkWidth, r.Check, r.Saw)
 	if r.State == Failed && r.Do != "" {
 		fmt.Fprintf(b, "%*swhat to do: %s\n", stateWidth+checkWidth, "", r.Do)

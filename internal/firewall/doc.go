@@ -15,8 +15,8 @@ type Ports struct {
 	First, Last uint16   // what it connects from
 }
 
-// hit returns the first port of ours in a range of a rule; ok is false if there is none.
-func (p Ports) hit(first, last int) (port int, ok bool) {
+// firstInRange returns the first port of ours in a range of a rule; ok is false if there is none.
+func (p Ports) firstInRange(first, last int) (port int, ok bool) {
 	for _, l := range p.Listen {
 		if first <= int(l) && int(l) <= last {
 			return int(l), true
@@ -37,14 +37,14 @@ func (p Ports) redirects(where string, port int) string {
 		"is this server's", where, port, p.Netdev)
 }
 
-// filters returns the line about a rule for a port that we serve.
-func (p Ports) filters(where string, port int) string {
+// ruleLine returns the line about a rule for a port that we serve.
+func (p Ports) ruleLine(where string, port int) string {
 	return fmt.Sprintf("%s is about port %d, and has no effect on what comes by %s for this server",
 		where, port, p.Netdev)
 }
 
-// once leaves out lines that are there already.
-func once(lines []string) (list []string) {
+// withoutRepeats leaves out lines that are there already.
+func withoutRepeats(lines []string) (list []string) {
 	for _, l := range lines {
 		if !slices.Contains(list, l) {
 			list = append(list, l)

@@ -16,7 +16,7 @@ func fromIPTables(command, text string, p Ports) (lines []string) {
 		if name, ok := strings.CutPrefix(line, "*"); ok {
 			table = name
 		}
-		words := fields(line)
+		words := ruleWords(line)
 		if len(words) < 2 || words[0] != "-A" {
 			continue
 		}
@@ -24,14 +24,14 @@ func fromIPTables(command, text string, p Ports) (lines []string) {
 			lines = append(lines, l)
 		}
 	}
-	return once(lines)
+	return withoutRepeats(lines)
 }
 
 // fromRule says what there is in one rule, "" if nothing.
 func fromRule(command, table string, words []string, p Ports) string {
-	chain, target := words[1], after(words, "-j")
+	chain, target := words[1], wordAfter(words, "-j")
 	where := command + " -t " + table + " " + chain
-	port, ours := p.hitAny(cmp.Or(after(words, "--dport"), after(words, "--dports")))
+	port, ours := p.hitAny(cmp.Or(wordAfter(words, "--dport"), wordAfter(words, "--dports")))
 	switch {
 	case table == "nat" && (target == "MASQUERADE" || target == "SNAT"):
 		if slices.Contains(words, "--random-fully") || slices.Contains(words, "--random") {
@@ -41,7 +41,7 @@ func fromRule(command, table string, words []string, p Ports) string {
 	case table == "nat" && target != "RETURN":
 		return p.redirects(where+" "+target, port)
 	case table == "filter" || table == "mangle" || table == "raw":
-		return p.filters(where+" "+target, port)
+		return p.ruleLine(where+" "+target, port)
 	}
 	return ""
 }
@@ -58,23 +58,23 @@ func (p Ports) hitAny(list string) (int, bool) {
 		if err != nil || err2 != nil {
 			continue
 		}
-		if port, ok := p.hit(a, b); ok {
+		if port, ok := p.firstInRange(a, b); ok {
 			return port, true
 		}
 	}
 	return 0, false
 }
 
-// after returns the word behind an option, "" if that is not there.
-func after(words []string, option string) string {
+// wordAfter returns the word behind an option, "" if that is not there.
+func wordAfter(words []string, option string) string {
 	if i := slices.Index(words, option); i >= 0 && i+1 < len(words) {
 		return words[i+1]
 	}
 	return ""
 }
 
-// fields returns the words of a rule; what is in quotes is one word.
-func fields(line string) (words []string) {
+// ruleWords returns the words of a rule; what is in quotes is one word.
+func ruleWords(line string) (words []string) {
 	var word strings.Builder
 	quoted, begun := false, false
 	flush := func() {

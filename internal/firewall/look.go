@@ -15,7 +15,7 @@ func Conflicts(ctx context.Context, p Ports) (lines []string, err error) {
 	var errs []error
 	asked := false
 	for _, command := range []string{"iptables", "ip6tables"} {
-		text, err := run(ctx, command+"-save")
+		text, err := runProgram(ctx, command+"-save")
 		switch {
 		case errors.Is(err, exec.ErrNotFound):
 		case err != nil:
@@ -25,7 +25,7 @@ func Conflicts(ctx context.Context, p Ports) (lines []string, err error) {
 			lines = append(lines, fromIPTables(command, string(text), p)...)
 		}
 	}
-	text, err := run(ctx, "nft", "-j", "list", "ruleset")
+	text, err := runProgram(ctx, "nft", "-j", "list", "ruleset")
 	if err == nil && len(bytes.TrimSpace(text)) > 0 {
 		var more []string
 		more, err = fromNftables(text, p, asked)
@@ -37,8 +37,9 @@ func Conflicts(ctx context.Context, p Ports) (lines []string, err error) {
 	return lines, errors.Join(errs...)
 }
 
-// run returns what a program prints. It is looked for in the directories of system programs, too.
-func run(ctx context.Context, name string, args ...string) ([]byte, error) {
+// runProgram returns what a program prints. It is looked for in the directories of system programs,
+// too.
+func runProgram(ctx context.Context, name string, args ...string) ([]byte, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		for _, dir := range []string{"/usr/sbin/", "/sbin/"} {

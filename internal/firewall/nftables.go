@@ -44,15 +44,15 @@ func fromNftables(text []byte, p Ports, askedIPTables bool) (lines []string, err
 			continue
 		}
 		chain := r.Family + " " + r.Table + " " + r.Chain
-		if l := r.conflict("nft chain "+chain, p, away[chain]); l != "" {
+		if l := r.conflictIn("nft chain "+chain, p, away[chain]); l != "" {
 			lines = append(lines, l)
 		}
 	}
-	return once(lines), nil
+	return withoutRepeats(lines), nil
 }
 
-// conflict says what there is in one rule, "" if nothing.
-func (r *nftRule) conflict(where string, p Ports, away bool) string {
+// conflictIn says what there is in one rule, "" if nothing.
+func (r *nftRule) conflictIn(where string, p Ports, away bool) string {
 	port, ours, redirects := 0, false, ""
 	for _, e := range r.Expr {
 		for kind, value := range e {
@@ -64,7 +64,7 @@ func (r *nftRule) conflict(where string, p Ports, away bool) string {
 			case "dnat", "redirect":
 				redirects = kind
 			case "match":
-				if n, ok := p.matched(value); ok {
+				if n, ok := p.matchedPort(value); ok {
 					port, ours = n, true
 				}
 			}
@@ -76,7 +76,7 @@ func (r *nftRule) conflict(where string, p Ports, away bool) string {
 	case redirects != "":
 		return p.redirects(where+" "+redirects, port)
 	}
-	return p.filters(where, port)
+	return p.ruleLine(where, port)
 }
 
 // hasRandom says whether the flags of a NAT statement are random or fully-random.
@@ -97,8 +97,8 @@ func hasRandom(value json.RawMessage) bool {
 	return false
 }
 
-// matched says whether a match is about a destination port of ours: a number, a range or a set.
-func (p Ports) matched(value json.RawMessage) (int, bool) {
+// matchedPort says whether a match is about a destination port of ours: a number, a range or a set.
+func (p Ports) matchedPort(value json.RawMessage) (int, bool) {
 	var m struct {
 		Left struct {
 			Payload struct{ Field string }
@@ -108,28 +108,28 @@ func (p Ports) matched(value json.RawMessage) (int, bool) {
 	if json.Unmarshal(value, &m) != nil || m.Left.Payload.Field != "dport" {
 		return 0, false
 	}
-	return p.among(m.Right)
+	return p.portAmong(m.Right)
 }
 
-func (p Ports) among(value any) (int, bool) {
+func (p Ports) portAmong(value any) (int, bool) {
 	switch v := value.(type) {
 	case float64:
-		return p.hit(int(v), int(v))
+		return p.firstInRange(int(v), int(v))
 	case []any:
 		for _, e := range v {
-			if port, ok := p.among(e); ok {
+			if port, ok := p.portAmong(e); ok {
 				return port, true
 			}
 		}
 	case map[string]any:
 		if set, ok := v["set"]; ok {
-			return p.among(set)
+			return p.portAmong(set)
 		}
 		if r, ok := v["range"].([]any); ok && len(r) == 2 {
 			first, isA := r[0].(float64)
 			last, isB := r[1].(float64)
 			if isA && isB {
-				return p.hit(int(first), int(last))
+				return p.firstInRange(int(first), int(last))
 			}
 		}
 	}

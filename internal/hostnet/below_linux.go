@@ -25,11 +25,11 @@ func (k *Kernel) Below(name string) (b Below, err error) {
 	if err != nil {
 		return b, fmt.Errorf("ask what is below %s: %w", name, err)
 	}
-	return below(link, all, "/"), nil
+	return belowLink(link, all, "/"), nil
 }
 
-// below is Below of one of all links. root is that of /sys.
-func below(link netlink.Link, all []netlink.Link, root string) (b Below) {
+// belowLink is Below of one of all links. root is that of /sys.
+func belowLink(link netlink.Link, all []netlink.Link, root string) (b Below) {
 	b.MAC = link.Attrs().HardwareAddr
 	if vlan, ok := link.(*netlink.Vlan); ok {
 		b.VLAN = uint16(vlan.VlanId)

@@ -97,7 +97,7 @@ func TestBelow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.want.MAC = mac
-			if got := below(tc.of, all, root); !reflect.DeepEqual(got, tc.want) {
+			if got := belowLink(tc.of, all, root); !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("%+v, want %+v", got, tc.want)
 			}
 		})

@@ -29,14 +29,14 @@ func (k *Kernel) Conns(wanted func(local, remote netip.AddrPort) bool) (list []C
 		}
 		for _, s := range all {
 			m := s.InetDiagMsg
-			c := Conn{Local: end(m.ID.Source, m.ID.SourcePort),
-				Remote: end(m.ID.Destination, m.ID.DestinationPort)}
+			c := Conn{Local: endpointOf(m.ID.Source, m.ID.SourcePort),
+				Remote: endpointOf(m.ID.Destination, m.ID.DestinationPort)}
 			if c.Remote.Port() == 0 || int(m.State) >= len(states) || !wanted(c.Local, c.Remote) {
 				continue
 			}
 			c.State, c.RecvQ, c.SendQ = states[m.State], int(m.RQueue), int(m.WQueue)
 			if i := s.TCPInfo; i != nil {
-				c.info(i)
+				c.setTCPInfo(i)
 			}
 			list = append(list, c)
 		}
@@ -44,13 +44,13 @@ func (k *Kernel) Conns(wanted func(local, remote netip.AddrPort) bool) (list []C
 	return list, nil
 }
 
-func end(ip net.IP, port uint16) netip.AddrPort {
+func endpointOf(ip net.IP, port uint16) netip.AddrPort {
 	a, _ := netip.AddrFromSlice(ip)
 	return netip.AddrPortFrom(a.Unmap(), port)
 }
 
-// info takes over what tcp(7) tells by TCP_INFO.
-func (c *Conn) info(i *netlink.TCPInfo) {
+// setTCPInfo takes over what tcp(7) tells by TCP_INFO.
+func (c *Conn) setTCPInfo(i *netlink.TCPInfo) {
 	const timestamps, sack = 1, 2 // TCPI_OPT_TIMESTAMPS, TCPI_OPT_SACK
 	us := func(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
 	c.RTO, c.RTT, c.RTTVar = us(i.Rto), us(i.Rtt), us(i.Rttvar)

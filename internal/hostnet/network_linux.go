@@ -70,7 +70,7 @@ func (k *Kernel) Read(name string) (Network, error) {
 		return Network{}, fmt.Errorf("read the addresses of %s: %w", name, err)
 	}
 	for _, a := range addrs {
-		if p, ok := prefix(a.IPNet); ok &&
+		if p, ok := prefixOf(a.IPNet); ok &&
 			a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
 			n.Addresses = append(n.Addresses, p)
 		}
@@ -79,7 +79,7 @@ func (k *Kernel) Read(name string) (Network, error) {
 	if err != nil {
 		return Network{}, fmt.Errorf("read the routes of %s: %w", name, err)
 	}
-	n.Routes = usable(routes, a.Index)
+	n.Routes = usableRoutes(routes, a.Index)
 	return n, nil
 }
 
@@ -120,8 +120,8 @@ func (k *Kernel) LastIndex(name string) (last int, err error) {
 	return last, nil
 }
 
-// usable returns the routes to hosts by device index, without those that a better one hides.
-func usable(routes []netlink.Route, index int) (list []Route) {
+// usableRoutes returns the routes to hosts by device index, without those that a better one hides.
+func usableRoutes(routes []netlink.Route, index int) (list []Route) {
 	slices.SortStableFunc(routes, func(a, b netlink.Route) int {
 		return cmp.Compare(a.Priority, b.Priority)
 	})
@@ -139,7 +139,7 @@ func usable(routes []netlink.Route, index int) (list []Route) {
 
 func destination(r netlink.Route) (netip.Prefix, bool) {
 	if r.Dst != nil {
-		return prefix(r.Dst)
+		return prefixOf(r.Dst)
 	}
 	if r.Family == unix.AF_INET6 {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0), true
@@ -167,7 +167,7 @@ func nextHop(r netlink.Route, index int) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-func prefix(n *net.IPNet) (netip.Prefix, bool) {
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false
 	}

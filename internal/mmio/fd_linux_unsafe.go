@@ -17,7 +17,7 @@ import (
 func ReadNow(fd int, b []byte) (int, error) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd),
 		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
-	return result(n, errno)
+	return resultOf(n, errno)
 }
 
 // ReceiveNow is recvmsg(2) into b, with control messages into oob. It returns how much of each was
@@ -29,7 +29,7 @@ func ReceiveNow(fd int, b, oob []byte) (n, oobn, flags int, err error) {
 	msg.SetIovlen(1)
 	msg.SetControllen(len(oob))
 	r, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&msg)), 0)
-	n, err = result(r, errno)
+	n, err = resultOf(r, errno)
 	return n, int(msg.Controllen), int(msg.Flags), err
 }
 
@@ -39,10 +39,10 @@ func WriteNow(fd int, head, rest []byte) (int, error) {
 	iov[0].SetLen(len(head))
 	iov[1].SetLen(len(rest))
 	n, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 2)
-	return result(n, errno)
+	return resultOf(n, errno)
 }
 
-func result(n uintptr, errno unix.Errno) (int, error) {
+func resultOf(n uintptr, errno unix.Errno) (int, error) {
 	if errno != 0 {
 		return 0, errno
 	}

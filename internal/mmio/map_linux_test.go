@@ -231,7 +231,7 @@ func TestHugePagesAreNotTouched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var pool *Region
 			mmap := func(size, flags int) (r *Region, err error) {
-				pool, err = mapping(-1, 0, size, unix.PROT_NONE,
+				pool, err = mapMemory(-1, 0, size, unix.PROT_NONE,
 					unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags&^(unix.MAP_HUGETLB|unix.MAP_HUGE_2MB))
 				return pool, err
 			}

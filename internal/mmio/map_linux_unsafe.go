@@ -21,7 +21,7 @@ func Alloc(size int) (*Region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
-	return r.present(size, populateOrTouch(unix.Madvise))
+	return r.faultIn(size, populateOrTouch(unix.Madvise))
 }
 
 // AllocHuge is Alloc on 2 MiB pages: of the huge page pool if it has enough
@@ -38,7 +38,7 @@ func allocHuge(size int, mmap func(size, flags int) (*Region, error),
 	if r, err := mmap(roundUp(size, hugePage), unix.MAP_HUGETLB|unix.MAP_HUGE_2MB); err == nil {
 		// Without stores: a page of the pool that a cgroup's limit forbids is an error of madvise,
 		// and SIGBUS for who stores to it.
-		if r, err = r.present(size, populate(advise)); err == nil {
+		if r, err = r.faultIn(size, populateBy(advise)); err == nil {
 			return r, nil
 		}
 	}
@@ -48,7 +48,7 @@ func allocHuge(size int, mmap func(size, flags int) (*Region, error),
 	}
 	// Advice: a kernel without transparent huge pages refuses, and the memory is as good.
 	_ = advise(r.Bytes(), unix.MADV_HUGEPAGE)
-	return r.present(size, populateOrTouch(advise))
+	return r.faultIn(size, populateOrTouch(advise))
 }
 
 // MapShared maps size bytes of fd at offset, a multiple of the page size, read only unless
@@ -58,7 +58,7 @@ func MapShared(fd int, offset int64, size int, writable bool) (*Region, error) {
 	if writable {
 		prot |= unix.PROT_WRITE
 	}
-	r, err := mapping(fd, offset, size, prot, unix.MAP_SHARED)
+	r, err := mapMemory(fd, offset, size, prot, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes of file descriptor %d at offset %#x: %w", size, fd,
 			offset, err)
@@ -68,7 +68,7 @@ func MapShared(fd int, offset int64, size int, writable bool) (*Region, error) {
 
 // anonymous maps size bytes, a multiple of the page size.
 func anonymous(size, flags int) (*Region, error) {
-	return mapping(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+	return mapMemory(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags)
 }
 
@@ -92,8 +92,8 @@ func alignedHuge(size int) (*Region, error) {
 	return r, nil
 }
 
-// mapping is mmap with the undoing of it attached.
-func mapping(fd int, offset int64, size, prot, flags int) (*Region, error) {
+// mapMemory is mmap with the undoing of it attached.
+func mapMemory(fd int, offset int64, size, prot, flags int) (*Region, error) {
 	if size <= 0 {
 		return nil, unix.EINVAL
 	}
@@ -105,9 +105,9 @@ func mapping(fd int, offset int64, size, prot, flags int) (*Region, error) {
 		unmap: func() error { return unix.MunmapPtr(p, uintptr(size)) }}, nil
 }
 
-// present makes every page of r exist by fault, and keeps r from children. It closes
+// faultIn makes every page of r exist by fault, and keeps r from children. It closes
 // r on failure. size is what the caller was asked for.
-func (r *Region) present(size int, fault func(b []byte) error) (*Region, error) {
+func (r *Region) faultIn(size int, fault func(b []byte) error) (*Region, error) {
 	err := unix.Madvise(r.Bytes(), unix.MADV_DONTFORK)
 	if err == nil {
 		err = fault(r.Bytes())
@@ -118,15 +118,15 @@ func (r *Region) present(size int, fault func(b []byte) error) (*Region, error) 
 	return r, nil
 }
 
-// populate faults memory in. Kernels before 5.14 do not know the request: EINVAL.
-func populate(advise madvise) func(b []byte) error {
+// populateBy faults memory in. Kernels before 5.14 do not know the request: EINVAL.
+func populateBy(advise madvise) func(b []byte) error {
 	return func(b []byte) error { return advise(b, unix.MADV_POPULATE_WRITE) }
 }
 
-// populateOrTouch is populate, and a store to each page on such kernels.
+// populateOrTouch is populateBy, and a store to each page on such kernels.
 func populateOrTouch(advise madvise) func(b []byte) error {
 	return func(b []byte) error {
-		err := populate(advise)(b)
+		err := populateBy(advise)(b)
 		if !errors.Is(err, unix.EINVAL) {
 			return err
 		}

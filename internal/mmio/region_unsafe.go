@@ -29,7 +29,7 @@ func View(addr uint64, size int) *Region {
 	if size < 0 {
 		panic(fmt.Sprintf("mmio: view of %d bytes at %#x", size, addr))
 	}
-	return &Region{base: pointer(addr), size: size}
+	return &Region{base: pointerTo(addr), size: size}
 }
 
 // Addr returns the address of the first byte, 0 after Close.
@@ -43,13 +43,13 @@ func (r *Region) Bytes() []byte { return unsafe.Slice((*byte)(r.base), r.size) }
 
 // Slice returns n bytes at off, with no capacity beyond them. The slice is valid until Close.
 func (r *Region) Slice(off, n int) []byte {
-	return unsafe.Slice((*byte)(r.span(off, n)), n)
+	return unsafe.Slice((*byte)(r.addressOf(off, n)), n)
 }
 
 // Sub returns n bytes at off as a Region of its own that borrows r's memory:
 // it is valid until r is closed, and closing it does nothing.
 func (r *Region) Sub(off, n int) *Region {
-	return &Region{base: r.span(off, n), size: n}
+	return &Region{base: r.addressOf(off, n), size: n}
 }
 
 // Close unmaps memory that the region owns. Closing again, or closing a
@@ -68,29 +68,29 @@ func (r *Region) Close() error {
 // LoadBE32 returns the big-endian word at off, read in one atomic access that
 // acquires: later loads of this goroutine see what was written before it.
 func (r *Region) LoadBE32(off int) uint32 {
-	return be32(atomic.LoadUint32((*uint32)(r.word(off, 4))))
+	return be32(atomic.LoadUint32((*uint32)(r.wordAddress(off, 4))))
 }
 
 // StoreBE32 writes v big-endian at off in one atomic access that releases:
 // earlier stores of this goroutine are visible to a reader that sees it.
 func (r *Region) StoreBE32(off int, v uint32) {
-	atomic.StoreUint32((*uint32)(r.word(off, 4)), be32(v))
+	atomic.StoreUint32((*uint32)(r.wordAddress(off, 4)), be32(v))
 }
 
 // LoadBE64 is LoadBE32 for 8 bytes.
 func (r *Region) LoadBE64(off int) uint64 {
-	return be64(atomic.LoadUint64((*uint64)(r.word(off, 8))))
+	return be64(atomic.LoadUint64((*uint64)(r.wordAddress(off, 8))))
 }
 
 // StoreBE64 is StoreBE32 for 8 bytes.
 func (r *Region) StoreBE64(off int, v uint64) {
-	atomic.StoreUint64((*uint64)(r.word(off, 8)), be64(v))
+	atomic.StoreUint64((*uint64)(r.wordAddress(off, 8)), be64(v))
 }
 
 // Doorbell64 writes v big-endian at off in one plain 8-byte store, the only
 // access meant for device registers. It orders nothing: use the barriers.
 func (r *Region) Doorbell64(off int, v uint64) {
-	store64(r.word(off, 8), be64(v))
+	store64(r.wordAddress(off, 8), be64(v))
 }
 
 // CopyLines copies src, one or more lines of 64 bytes, to off, a multiple of
@@ -101,21 +101,21 @@ func (r *Region) CopyLines(off int, src []byte) {
 		panic(fmt.Sprintf("mmio: copy of %d bytes to offset %d is not of lines of 64 bytes",
 			len(src), off))
 	}
-	copyLines(r.span(off, len(src)), unsafe.Pointer(&src[0]), len(src)/64)
+	copyLines(r.addressOf(off, len(src)), unsafe.Pointer(&src[0]), len(src)/64)
 }
 
-// span returns the address of n bytes at off, checked.
-func (r *Region) span(off, n int) unsafe.Pointer {
+// addressOf returns the address of n bytes at off, checked.
+func (r *Region) addressOf(off, n int) unsafe.Pointer {
 	if off < 0 || n < 0 || off > r.size-n {
-		outside(r.size, off, n)
+		panicOutside(r.size, off, n)
 	}
 	return unsafe.Add(r.base, off)
 }
 
-// word returns the address of an aligned word of n bytes at off, checked.
-func (r *Region) word(off, n int) unsafe.Pointer {
+// wordAddress returns the address of an aligned word of n bytes at off, checked.
+func (r *Region) wordAddress(off, n int) unsafe.Pointer {
 	if off < 0 || off > r.size-n {
-		outside(r.size, off, n)
+		panicOutside(r.size, off, n)
 	}
 	p := unsafe.Add(r.base, off)
 	if uintptr(p)&uintptr(n-1) != 0 {
@@ -125,7 +125,7 @@ func (r *Region) word(off, n int) unsafe.Pointer {
 }
 
 //go:noinline
-func outside(size, off, n int) {
+func panicOutside(size, off, n int) {
 	panic(fmt.Sprintf("mmio: %d bytes at offset %d are outside a region of %d bytes", n, off, size))
 }
 
@@ -135,9 +135,9 @@ func misaligned(addr uintptr, off, n int) {
 		n, off, addr))
 }
 
-// pointer makes a pointer from the address of memory that is not Go heap, and
+// pointerTo makes a pointer from the address of memory that is not Go heap, and
 // which therefore neither moves nor is collected.
-func pointer(addr uint64) unsafe.Pointer {
+func pointerTo(addr uint64) unsafe.Pointer {
 	p := uintptr(addr)
 	return *(*unsafe.Pointer)(unsafe.Pointer(&p))
 }

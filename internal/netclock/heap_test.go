@@ -18,14 +18,14 @@ func TestHeap(t *testing.T) {
 	set := 0
 	for range 20000 {
 		x := &timers[draw.IntN(len(timers))]
-		if h.remove(x) {
+		if h.removeTimer(x) {
 			set--
 		}
 		if x.place != unset {
 			t.Fatal("a timer that is removed has a place")
 		}
 		if draw.IntN(3) > 0 {
-			h.add(entry{time.Duration(draw.IntN(1000)), x})
+			h.addTimer(entry{time.Duration(draw.IntN(1000)), x})
 			set++
 		}
 		for i, e := range h.entries {

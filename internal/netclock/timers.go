@@ -62,16 +62,16 @@ func (t *timer) Reset(d time.Duration) {
 	now := h.clock.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.remove(t)
-	h.add(entry{now + min(h.clock.lasts(d), never-now), t})
-	h.arm(now)
+	h.removeTimer(t)
+	h.addTimer(entry{now + min(h.clock.lasts(d), never-now), t})
+	h.armFirst(now)
 }
 
 // Stop implements tcpip.Timer.
 func (t *timer) Stop() bool {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
-	return t.of.remove(t)
+	return t.of.removeTimer(t)
 }
 
 // timerHeap has timers that are set, the next to expire first: each entry is not later than its
@@ -91,22 +91,22 @@ type entry struct {
 	*timer
 }
 
-// arm has expire called when the first timer does. mu is held.
-func (h *timerHeap) arm(now time.Duration) {
+// armFirst has expire called when the first timer does. mu is held.
+func (h *timerHeap) armFirst(now time.Duration) {
 	if len(h.entries) == 0 || h.entries[0].at >= h.at {
 		return
 	}
 	h.at = h.entries[0].at
 	if h.wake == nil {
-		h.wake = time.AfterFunc(h.at-now, h.expire)
+		h.wake = time.AfterFunc(h.at-now, h.runExpired)
 	} else {
 		h.wake.Reset(h.at - now)
 	}
 }
 
-// expire calls the functions of the timers that have expired, the last one itself: it has a
+// runExpired calls the functions of the timers that have expired, the last one itself: it has a
 // goroutine of its own.
-func (h *timerHeap) expire() {
+func (h *timerHeap) runExpired() {
 	var last func()
 	h.mu.Lock()
 	now := h.clock.now()
@@ -115,23 +115,23 @@ func (h *timerHeap) expire() {
 			go last()
 		}
 		last = h.entries[0].f
-		h.remove(h.entries[0].timer)
+		h.removeTimer(h.entries[0].timer)
 	}
-	h.arm(now)
+	h.armFirst(now)
 	h.mu.Unlock()
 	if last != nil {
 		last()
 	}
 }
 
-// add puts a timer that is not set into the heap. mu is held, here and below.
-func (h *timerHeap) add(e entry) {
+// addTimer puts a timer that is not set into the heap. mu is held, here and below.
+func (h *timerHeap) addTimer(e entry) {
 	h.entries = append(h.entries, e)
-	h.up(len(h.entries)-1, e)
+	h.siftUp(len(h.entries)-1, e)
 }
 
-// remove takes a timer out, and reports whether it was set.
-func (h *timerHeap) remove(t *timer) bool {
+// removeTimer takes a timer out, and reports whether it was set.
+func (h *timerHeap) removeTimer(t *timer) bool {
 	if t.place == unset {
 		return false
 	}
@@ -143,28 +143,28 @@ func (h *timerHeap) remove(t *timer) bool {
 	switch {
 	case i == n:
 	case i > 0 && last.at < h.entries[(i-1)/4].at:
-		h.up(i, last)
+		h.siftUp(i, last)
 	default:
-		h.down(i, last)
+		h.siftDown(i, last)
 	}
 	return true
 }
 
-// up finds the place of e, which may be i or nearer to the first.
-func (h *timerHeap) up(i int, e entry) {
+// siftUp finds the place of e, which may be i or nearer to the first.
+func (h *timerHeap) siftUp(i int, e entry) {
 	for i > 0 {
 		parent := (i - 1) / 4
 		if h.entries[parent].at <= e.at {
 			break
 		}
-		h.put(i, h.entries[parent])
+		h.putEntry(i, h.entries[parent])
 		i = parent
 	}
-	h.put(i, e)
+	h.putEntry(i, e)
 }
 
-// down finds the place of e, which may be i or farther from the first.
-func (h *timerHeap) down(i int, e entry) {
+// siftDown finds the place of e, which may be i or farther from the first.
+func (h *timerHeap) siftDown(i int, e entry) {
 	for {
 		first := 4*i + 1
 		if first >= len(h.entries) {
@@ -179,13 +179,13 @@ func (h *timerHeap) down(i int, e entry) {
 		if e.at <= h.entries[least].at {
 			break
 		}
-		h.put(i, h.entries[least])
+		h.putEntry(i, h.entries[least])
 		i = least
 	}
-	h.put(i, e)
+	h.putEntry(i, e)
 }
 
-func (h *timerHeap) put(i int, e entry) {
+func (h *timerHeap) putEntry(i int, e entry) {
 	h.entries[i] = e
 	e.place = int32(i)
 }

@@ -45,8 +45,8 @@ func (c *Client) Program(program string) string {
 	return "Go client"
 }
 
-// run runs an installed program in the namespace until it ends or ctx does.
-func (c *Client) run(
+// runProgram runs an installed program in the namespace until it ends or ctx does.
+func (c *Client) runProgram(
 	ctx context.Context,
 	stdin io.Reader,
 	stdout io.Writer,

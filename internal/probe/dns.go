@@ -25,9 +25,9 @@ func (c *Client) Lookup(
 	var values []string
 	var err error
 	if _, ok := c.programs["dig"]; ok {
-		values, err = c.dig(ctx, network, server, name, kind)
+		values, err = c.digOnce(ctx, network, server, name, kind)
 	} else {
-		values, err = c.exchange(ctx, network, server, name, kind)
+		values, err = c.exchangeDNS(ctx, network, server, name, kind)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look %s %s up at %s over %s: %w", name, kind, server, network, err)
@@ -36,7 +36,7 @@ func (c *Client) Lookup(
 	return values, nil
 }
 
-func (c *Client) dig(
+func (c *Client) digOnce(
 	ctx context.Context,
 	network string,
 	server netip.AddrPort,
@@ -47,7 +47,7 @@ func (c *Client) dig(
 		transport = "+tcp"
 	}
 	var out bytes.Buffer
-	err = c.run(
+	err = c.runProgram(
 		ctx,
 		nil,
 		&out,
@@ -74,7 +74,7 @@ func (c *Client) dig(
 	return values, nil
 }
 
-func (c *Client) exchange(
+func (c *Client) exchangeDNS(
 	ctx context.Context,
 	network string,
 	server netip.AddrPort,

@@ -35,7 +35,7 @@ func EchoFrame(dst, src net.HardwareAddr, from, to netip.Addr, id, seq uint16) [
 	ip[8], ip[9] = 64, 1 // time to live, protocol ICMP
 	copy(ip[12:], from.AsSlice())
 	copy(ip[16:], to.AsSlice())
-	binary.BigEndian.PutUint16(ip[10:], checksum(ip))
+	binary.BigEndian.PutUint16(ip[10:], inetChecksum(ip))
 	return EtherFrame(dst, src, etherIPv4, append(ip, icmp...))
 }
 

@@ -19,11 +19,11 @@ func (c *Client) Download(ctx context.Context, base string, size int64) error {
 	got := &patternChecker{size: size}
 	var err error
 	if _, ok := c.programs["curl"]; ok {
-		err = c.run(ctx, nil, got, "curl", curl(url)...)
+		err = c.runProgram(ctx, nil, got, "curl", curlArgs(url)...)
 	} else {
 		err = c.fetchOnce(ctx, http.MethodGet, url, nil, got)
 	}
-	return got.verdict("download", url, err)
+	return got.verdictOf("download", url, err)
 }
 
 // Echo posts size bytes of the pattern to base, which sends them back as they arrive, and checks
@@ -34,20 +34,20 @@ func (c *Client) Echo(ctx context.Context, base string, size int64) error {
 	body := io.LimitReader(&patternReader{}, size)
 	var err error
 	if _, ok := c.programs["curl"]; ok {
-		err = c.run(
+		err = c.runProgram(
 			ctx,
 			body,
 			got,
 			"curl",
-			curl("-H", "Content-Type: application/octet-stream", "-H", "Expect:",
+			curlArgs("-H", "Content-Type: application/octet-stream", "-H", "Expect:",
 				"--data-binary", "@-", url)...)
 	} else {
 		err = c.fetchOnce(ctx, http.MethodPost, url, body, got)
 	}
-	return got.verdict("echo", url, err)
+	return got.verdictOf("echo", url, err)
 }
 
-func curl(args ...string) []string {
+func curlArgs(args ...string) []string {
 	return append(
 		[]string{"--disable", "--silent", "--show-error", "--fail", "--globoff", "--noproxy", "*"},
 		args...)
@@ -107,7 +107,7 @@ func (c *Client) fetchChecked(
 ) error {
 	url := fmt.Sprintf("%s/-/bytes/%d", base, size)
 	got := &patternChecker{size: size}
-	return got.verdict("download", url, c.fetch(ctx, t, http.MethodGet, url, nil, got))
+	return got.verdictOf("download", url, c.fetchURL(ctx, t, http.MethodGet, url, nil, got))
 }
 
 // transport makes one with a kernel socket of the namespace and one connection at most.
@@ -127,10 +127,10 @@ func (c *Client) fetchOnce(
 ) error {
 	t := c.transport()
 	defer t.CloseIdleConnections()
-	return c.fetch(ctx, t, method, url, body, into)
+	return c.fetchURL(ctx, t, method, url, body, into)
 }
 
-func (c *Client) fetch(
+func (c *Client) fetchURL(
 	ctx context.Context,
 	t *http.Transport,
 	method, url string,
@@ -184,7 +184,7 @@ func (c *patternChecker) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (c *patternChecker) verdict(what, url string, err error) error {
+func (c *patternChecker) verdictOf(what, url string, err error) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s %s: %w after %d of %d bytes", what, url, err, c.off, c.size)

@@ -49,7 +49,7 @@ var (
 
 func (c *Client) pingProgram(ctx context.Context, to netip.Addr, count int) (PingResult, error) {
 	var out bytes.Buffer
-	err := c.run(ctx, nil, &out, "ping", "-n", "-c", strconv.Itoa(count),
+	err := c.runProgram(ctx, nil, &out, "ping", "-n", "-c", strconv.Itoa(count),
 		"-i", fmt.Sprint(pingInterval.Seconds()), "-W", fmt.Sprint(pingWait.Seconds()), to.String())
 	m := pingReceived.FindSubmatch(out.Bytes())
 	if m == nil {
@@ -120,7 +120,7 @@ func echoRequest(kind echoKind, id, seq uint16) []byte {
 		b[echoHeader+i] = byte(i) ^ byte(seq)
 	}
 	if kind.network == "ip4:icmp" { // the kernel fills in the other one, which covers addresses too
-		binary.BigEndian.PutUint16(b[2:], checksum(b))
+		binary.BigEndian.PutUint16(b[2:], inetChecksum(b))
 	}
 	return b
 }
@@ -146,8 +146,8 @@ func awaitEcho(
 	}
 }
 
-// checksum returns the Internet checksum of RFC 1071.
-func checksum(b []byte) uint16 {
+// inetChecksum returns the Internet checksum of RFC 1071.
+func inetChecksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))

@@ -23,13 +23,13 @@ func (s Source) HashKey() HashKey {
 // Bytes returns the hash of b.
 func (k HashKey) Bytes(b []byte) uint64 {
 	if k.key.seeded != 0 {
-		return fnv(k.key.seeded, b)
+		return hashFNV(k.key.seeded, b)
 	}
 	return maphash.Bytes(k.key.system, b)
 }
 
-// fnv is FNV-1a of b from h on, mixed once more, as the upper half of FNV is poor.
-func fnv(h uint64, b []byte) uint64 {
+// hashFNV is FNV-1a of b from h on, mixed once more, as the upper half of FNV is poor.
+func hashFNV(h uint64, b []byte) uint64 {
 	for _, c := range b {
 		h = (h ^ uint64(c)) * 0x100000001b3
 	}

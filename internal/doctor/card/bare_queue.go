@@ -33,8 +33,8 @@ const (
 	bareFrame   = 2048
 )
 
-// newBareQueue makes one in a context of its own. close is for what there is of it, also after an
-// error.
+// newBareQueue makes one in a context of its own. destroyAll is for what there is of it, also after
+// an error.
 func newBareQueue(open func() (uverbs.Kernel, error)) (q *bareQueue, err error) {
 	q = &bareQueue{}
 	k, err := open()
@@ -51,18 +51,18 @@ func newBareQueue(open func() (uverbs.Kernel, error)) (q *bareQueue, err error) 
 		return q, err
 	}
 	q.undo = append(q.undo, pd.Close)
-	if err := q.make(c, pd); err != nil {
+	if err := q.makeQueues(c, pd); err != nil {
 		return q, err
 	}
-	q.post(barePosted)
+	q.postBuffers(barePosted)
 	if err := q.wq.Ready(); err != nil {
 		return q, err
 	}
-	return q, q.steer(c, pd)
+	return q, q.steerBroadcasts(c, pd)
 }
 
-// make maps memory, registers the frames' part of it and makes both queues.
-func (q *bareQueue) make(c *uverbs.Context, pd *uverbs.PD) error {
+// makeQueues maps memory, registers the frames' part of it and makes both queues.
+func (q *bareQueue) makeQueues(c *uverbs.Context, pd *uverbs.PD) error {
 	const page = 64 << 10 // the largest there is
 	mem, err := uverbs.AllocMemory(4 * page)
 	if err != nil {
@@ -95,8 +95,8 @@ func (q *bareQueue) make(c *uverbs.Context, pd *uverbs.PD) error {
 	return nil
 }
 
-// post hands n more buffers to the card, all of them the same one, and writes the record.
-func (q *bareQueue) post(n int) {
+// postBuffers hands n more buffers to the card, all of them the same one, and writes the record.
+func (q *bareQueue) postBuffers(n int) {
 	for range n {
 		at := q.posted % bareEntries * mlx5.DataSegSize
 		mlx5.PutData(q.ring.Slice(at, mlx5.DataSegSize), bareFrame, q.mr.LKey, q.frames.Addr())
@@ -116,8 +116,8 @@ func (q *bareQueue) completions() (n int) {
 	return n
 }
 
-// steer has copies of broadcasts come to the queue.
-func (q *bareQueue) steer(c *uverbs.Context, pd *uverbs.PD) error {
+// steerBroadcasts has copies of broadcasts come to the queue.
+func (q *bareQueue) steerBroadcasts(c *uverbs.Context, pd *uverbs.PD) error {
 	table, err := c.CreateIndirectionTable([]*uverbs.WQ{q.wq}, 0)
 	if err != nil {
 		return err
@@ -137,8 +137,8 @@ func (q *bareQueue) steer(c *uverbs.Context, pd *uverbs.PD) error {
 	return nil
 }
 
-// close destroys what there is, the newest first.
-func (q *bareQueue) close() error {
+// destroyAll destroys what there is, the newest first.
+func (q *bareQueue) destroyAll() error {
 	var errs []error
 	for i := len(q.undo) - 1; i >= 0; i-- {
 		errs = append(errs, q.undo[i]())

@@ -43,9 +43,9 @@ func parseCall(buf []byte) (call, bool) {
 	return c, true
 }
 
-// get reads the struct that an attribute holds or points to; v keeps its value where it cannot be
-// read.
-func (c call) get(id uint16, v any) {
+// readAttr reads the struct that an attribute holds or points to; v keeps its value where it cannot
+// be read.
+func (c call) readAttr(id uint16, v any) {
 	a, ok := c.attrs[id]
 	if !ok {
 		return
@@ -55,7 +55,7 @@ func (c call) get(id uint16, v any) {
 		uverbs.GetStruct(binary.NativeEndian.AppendUint64(nil, a.Data), v)
 		return
 	}
-	if b, err := peek(a.Data, int(a.Len)); err == nil {
+	if b, err := readMemory(a.Data, int(a.Len)); err == nil {
 		uverbs.GetStruct(b, v)
 	}
 }

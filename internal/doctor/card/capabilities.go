@@ -24,7 +24,7 @@ func capabilities(open func() (uverbs.Kernel, error)) []doctor.Fact {
 	if _, err := deviceCaps(open, func(k uverbs.Kernel) uverbs.Kernel {
 		return devxKernel{k}
 	}); err != nil {
-		devx = "refused: " + reason(err)
+		devx = "refused: " + kernelReason(err)
 	}
 	var list []string
 	for _, f := range caps.Facts() {
@@ -34,8 +34,8 @@ func capabilities(open func() (uverbs.Kernel, error)) []doctor.Fact {
 		{Name: "DEVX", Value: devx}}
 }
 
-// reason returns the kernel's error, where it is one.
-func reason(err error) string {
+// kernelReason returns the kernel's error, where it is one.
+func kernelReason(err error) string {
 	var refused *uverbs.Error
 	if errors.As(err, &refused) {
 		return refused.Errno.Error()
@@ -65,7 +65,7 @@ const flagsAt = 8
 func (k devxKernel) Ioctl(buf []byte) error {
 	if c, ok := parseCall(buf); ok && c.command == uverbs.CmdGetContext {
 		flags := binary.NativeEndian.AppendUint32(nil, uverbs.Mlx5AllocUctxDEVX)
-		if err := poke(c.attrs[uverbs.AttrUHWIn].Data+flagsAt, flags); err != nil {
+		if err := writeMemory(c.attrs[uverbs.AttrUHWIn].Data+flagsAt, flags); err != nil {
 			return err
 		}
 	}

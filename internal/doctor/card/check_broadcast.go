@@ -17,12 +17,12 @@ func (s *session) broadcastCopy() (string, error) {
 	if s.source == nil {
 		return "", skip("no frames come in")
 	}
-	if err := s.copied(); err != nil {
+	if err := s.checkCopied(); err != nil {
 		return "", err
 	}
 	linux := "whether Linux gets its own was not seen"
 	if s.wire != nil && s.netdev != nil {
-		if !s.await(func() bool { return s.netdev.received(isMarked(s.sent - 1)) }) {
+		if !s.awaitDone(func() bool { return s.netdev.hasReceived(isMarked(s.sent - 1)) }) {
 			return "", errors.New("a broadcast came to us and not to Linux")
 		}
 		linux = "Linux got its own"
@@ -34,8 +34,8 @@ func (s *session) broadcastCopy() (string, error) {
 	return fmt.Sprintf("a broadcast came to us; %s; %s", linux, answered), nil
 }
 
-// copied has a broadcast come in.
-func (s *session) copied() error {
+// checkCopied has a broadcast come in.
+func (s *session) checkCopied() error {
 	want, err := s.toCard(probe.Broadcast, 1, minFrame)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *session) copied() error {
 // isMarked tells our frame with this number.
 func isMarked(want uint32) func([]byte) bool {
 	return func(f []byte) bool {
-		seq, ok := sequence(f)
+		seq, ok := sequenceOf(f)
 		return ok && seq == want
 	}
 }
@@ -96,11 +96,11 @@ func (s *session) askWire(ask []byte, answer func([]byte) bool) bool {
 	if n, _ := s.source.Send([]frame.Frame{{Data: ask}}); n != 1 {
 		return false
 	}
-	return s.await(func() bool { return s.wire.received(answer) })
+	return s.awaitDone(func() bool { return s.wire.hasReceived(answer) })
 }
 
 func (s *session) askRing(ask []byte, answer func([]byte) bool) (found bool, err error) {
-	if _, err := s.post(ask); err != nil {
+	if _, err := s.postQuietly(ask); err != nil {
 		return false, err
 	}
 	if _, err := s.completion(); err != nil {
@@ -108,7 +108,7 @@ func (s *session) askRing(ask []byte, answer func([]byte) bool) (found bool, err
 	}
 	s.dev.Tx(0).Reclaim()
 	pkts := make([]dv.Packet, ringSize)
-	s.await(func() bool {
+	s.awaitDone(func() bool {
 		n := s.dev.Rx(0).Poll(pkts)
 		s.got += uint32(n)
 		for i := range pkts[:n] {

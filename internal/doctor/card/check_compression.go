@@ -31,9 +31,10 @@ func (s *session) compression() (string, error) {
 		}
 	}
 	after := s.dev.Stats().Rx[0]
-	_, recv := s.tap.queues()
+	_, recv := s.tap.newestQueues()
 	compressed := after.Compressed - before.Compressed
-	s.note("frames", "%d, of which %d compressed; ring of %d completions", bursts*burst, compressed,
+	s.noteFact("frames", "%d, of which %d compressed; ring of %d completions", bursts*burst,
+		compressed,
 		recv.cq.entries)
 	switch {
 	case after.Drops != before.Drops || after.Resets != before.Resets:

@@ -21,19 +21,19 @@ func (s *session) completionCounters() (string, error) {
 			return "", err
 		}
 	}
-	sq, rq := s.tap.queues()
-	recv, err1 := form(s.lastCount, uint16(s.got-1), rq.ring.entries)
-	send, err2 := form(s.sendCount, s.sendIndex, sq.ring.entries)
-	s.note("receive", "wqe_counter %d for frame %d", s.lastCount, s.got-1)
-	s.note("send", "wqe_counter %d for the WQE with index %d", s.sendCount, s.sendIndex)
+	sq, rq := s.tap.newestQueues()
+	recv, err1 := counterForm(s.lastCount, uint16(s.got-1), rq.ring.entries)
+	send, err2 := counterForm(s.sendCount, s.sendIndex, sq.ring.entries)
+	s.noteFact("receive", "wqe_counter %d for frame %d", s.lastCount, s.got-1)
+	s.noteFact("send", "wqe_counter %d for the WQE with index %d", s.sendCount, s.sendIndex)
 	if err := errors.Join(err1, err2); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("wqe_counter of received frames is %s, of sent ones %s", recv, send), nil
 }
 
-// form says which form of counter got is, where the descriptor's running index is n.
-func form(got, n uint16, ring int) (string, error) {
+// counterForm says which form of counter got is, where the descriptor's running index is n.
+func counterForm(got, n uint16, ring int) (string, error) {
 	switch place := n % uint16(ring); {
 	case got == n && got == place:
 		return "either form", nil
@@ -48,7 +48,7 @@ func form(got, n uint16, ring int) (string, error) {
 
 // sendOne sends one frame and takes its completion.
 func (s *session) sendOne() error {
-	p, err := s.post(marked(nearest, s.dev.MAC(), s.nextSeq(), minFrame))
+	p, err := s.postQuietly(markedFrame(nearest, s.dev.MAC(), s.nextSeq(), minFrame))
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (s *session) sendOne() error {
 		return err
 	}
 	s.sendIndex, s.sendCount = uint16(mlx5.CtrlIndex.Get(p.bytes)), cqe.WQECounter()
-	if _, err := form(s.sendCount, s.sendIndex, p.ring.entries); err != nil {
+	if _, err := counterForm(s.sendCount, s.sendIndex, p.ring.entries); err != nil {
 		return err
 	}
 	if n := s.dev.Tx(0).Reclaim(); n != 1 {

@@ -14,7 +14,7 @@ const fetchedFrame = 600
 // with an error completion, the driver replace the queue, and the next frame go.
 func (s *session) sendError() (string, error) {
 	before := s.dev.Stats().Tx[0]
-	p, err := s.post(marked(nearest, s.dev.MAC(), s.nextSeq(), fetchedFrame))
+	p, err := s.postQuietly(markedFrame(nearest, s.dev.MAC(), s.nextSeq(), fetchedFrame))
 	if err != nil {
 		return "", err
 	}
@@ -22,12 +22,13 @@ func (s *session) sendError() (string, error) {
 	data := int(mlx5.CtrlDS.Get(wqe))*mlx5.DSSize - mlx5.DataSegSize
 	lkey := uint32(mlx5.DataLKey.Get(wqe[data:]))
 	// where the lkey is in a data segment
-	if err := poke(p.addr(data+4), binary.BigEndian.AppendUint32(nil, ^lkey)); err != nil {
+	if err := writeMemory(p.byteAddr(data+4),
+		binary.BigEndian.AppendUint32(nil, ^lkey)); err != nil {
 		return "", err
 	}
 	cqe, err := s.completion()
 	s.noteWQE(p)
-	s.note("WQE, data segment", "%s", mlx5.DataLayout.String(wqe[data:]))
+	s.noteFact("WQE, data segment", "%s", mlx5.DataLayout.String(wqe[data:]))
 	if err != nil {
 		return "", fmt.Errorf("a WQE with a wrong lkey: %w", err)
 	}
@@ -35,17 +36,17 @@ func (s *session) sendError() (string, error) {
 	if cqe.Opcode() != mlx5.CQEReqErr {
 		return "", fmt.Errorf("a WQE with a wrong lkey was completed as %s", cqe.String())
 	}
-	if err := s.recovers(before.Resets); err != nil {
+	if err := s.checkRecovery(before.Resets); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("a wrong lkey gave %q, the queue was replaced and the next frame went",
 		cqe.Syndrome()), nil
 }
 
-// recovers has the driver find the error, and sends a frame through the new queue.
-func (s *session) recovers(resets uint64) error {
+// checkRecovery has the driver find the error, and sends a frame through the new queue.
+func (s *session) checkRecovery(resets uint64) error {
 	q := s.dev.Tx(0)
-	if !s.await(func() bool {
+	if !s.awaitDone(func() bool {
 		q.Reclaim()
 		q.Check()
 		return s.dev.Stats().Tx[0].Resets > resets

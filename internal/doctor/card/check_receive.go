@@ -19,7 +19,7 @@ func (s *session) receiveStart() (string, error) {
 		return s.receiveAnswer(err)
 	}
 	s.noteCQE("CQE", cqe[:])
-	return fmt.Sprintf("the first frame came in, %d bytes, %s", size, s.path()), nil
+	return fmt.Sprintf("the first frame came in, %d bytes, %s", size, s.framePath()), nil
 }
 
 // receiveAnswer has a neighbour answer ARP, where frames by loopback do not come: a card that
@@ -33,15 +33,15 @@ func (s *session) receiveAnswer(err error) (string, error) {
 		}
 		if answered {
 			s.source = nil
-			s.note("by loopback", "%v", err)
+			s.noteFact("by loopback", "%v", err)
 			return fmt.Sprintf("the ARP answer of %s came in; nothing came by loopback", who), nil
 		}
 	}
 	return "", err
 }
 
-// path says how frames came to the card.
-func (s *session) path() string {
+// framePath says how frames came to the card.
+func (s *session) framePath() string {
 	if s.wire != nil {
 		return "from the wire"
 	}
@@ -67,8 +67,8 @@ func (s *session) receiveOne() (cqe mlx5.CQE, size int, err error) {
 // receiveAmong has one frame come in. alone is false if others came with it, so that its
 // completion cannot be told from theirs.
 func (s *session) receiveAmong(cqe *mlx5.CQE) (alone bool, size int, err error) {
-	_, recv := s.tap.queues()
-	before, err := recv.cq.read()
+	_, recv := s.tap.newestQueues()
+	before, err := recv.cq.copyRing()
 	if err != nil {
 		return false, 0, err
 	}
@@ -84,11 +84,11 @@ func (s *session) receiveAmong(cqe *mlx5.CQE) (alone bool, size int, err error) 
 		}
 		found = seqs[len(seqs)-1] == want
 	}
-	after, err := recv.cq.read()
+	after, err := recv.cq.copyRing()
 	if err != nil {
 		return false, 0, err
 	}
-	at := recv.cq.changed(before, after)
+	at := recv.cq.changedEntries(before, after)
 	if len(at) != 1 {
 		return false, size, nil
 	}

@@ -10,18 +10,19 @@ import (
 // doorbellRecord looks at what the records say, at when the receive queue's was first written, and
 // tries what the card makes of one that was written before.
 func (s *session) doorbellRecord() (string, error) {
-	send, recv := s.tap.queues()
-	posted, err := recv.counter(mlx5.DBRRecv)
+	send, recv := s.tap.newestQueues()
+	posted, err := recv.readCounter(mlx5.DBRRecv)
 	if err != nil {
 		return "", err
 	}
-	told, err := send.counter(mlx5.DBRSend)
+	told, err := send.readCounter(mlx5.DBRSend)
 	if err != nil {
 		return "", err
 	}
-	s.note("receive", "%d WQEs posted, %d frames taken; the record said %d when the queue became "+
-		"ready", posted, s.got, recv.atReady)
-	s.note("send", "%d blocks posted", told)
+	s.noteFact("receive",
+		"%d WQEs posted, %d frames taken; the record said %d when the queue became "+
+			"ready", posted, s.got, recv.atReady)
+	s.noteFact("send", "%d blocks posted", told)
 	switch ahead := posted - uint16(s.got); {
 	case recv.atReady != 0:
 		return "", fmt.Errorf("the record said %d when the queue became ready: cards differ in "+
@@ -48,10 +49,10 @@ func (s *session) earlyRecord() (string, error) {
 	}
 	q, err := newBareQueue(s.cfg.OpenNode)
 	if err != nil {
-		return "", errors.Join(err, q.close())
+		return "", errors.Join(err, q.destroyAll())
 	}
 	said, err := s.tryEarly(q)
-	return said, errors.Join(err, q.close())
+	return said, errors.Join(err, q.destroyAll())
 }
 
 func (s *session) tryEarly(q *bareQueue) (string, error) {
@@ -59,7 +60,7 @@ func (s *session) tryEarly(q *bareQueue) (string, error) {
 	if err != nil || took {
 		return "it is taken, too", err
 	}
-	q.post(1)
+	q.postBuffers(1)
 	if took, err = s.broadcastTo(q); err != nil || took {
 		return "it is ignored until it is written again", err
 	}
@@ -70,7 +71,7 @@ func (s *session) tryEarly(q *bareQueue) (string, error) {
 // queue did.
 func (s *session) broadcastTo(q *bareQueue) (bool, error) {
 	before := q.completions()
-	if err := s.copied(); err != nil {
+	if err := s.checkCopied(); err != nil {
 		return false, err
 	}
 	return s.awaitFor(s.cfg.Patience/4, func() bool { return q.completions() > before }), nil

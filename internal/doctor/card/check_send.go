@@ -12,8 +12,8 @@ import (
 
 // firstSend sends one frame, and looks at the descriptor and the completion where they lie.
 func (s *session) firstSend() (string, error) {
-	f := marked(nearest, s.dev.MAC(), s.nextSeq(), minFrame)
-	p, err := s.post(f)
+	f := markedFrame(nearest, s.dev.MAC(), s.nextSeq(), minFrame)
+	p, err := s.postQuietly(f)
 	if err != nil {
 		return "", err
 	}
@@ -32,8 +32,8 @@ func (s *session) firstSend() (string, error) {
 		return "", fmt.Errorf("a completion is there, and the driver made %d packets of it", n)
 	}
 	s.sendIndex, s.sendCount = uint16(mlx5.CtrlIndex.Get(p.bytes)), cqe.WQECounter()
-	if s.wire != nil && !s.await(func() bool {
-		return s.wire.received(func(got []byte) bool { return bytes.Equal(got, f) })
+	if s.wire != nil && !s.awaitDone(func() bool {
+		return s.wire.hasReceived(func(got []byte) bool { return bytes.Equal(got, f) })
 	}) {
 		return "", errors.New("the completion came, and the frame did not come out of the " +
 			"port, as behind an e-switch with spoof check on")
@@ -48,10 +48,10 @@ func (s *session) nextSeq() uint32 {
 
 // noteWQE adds a descriptor to the facts, with what Flush changed in it.
 func (s *session) noteWQE(p posted) {
-	copy(p.bytes, p.again())
-	s.note("WQE", "%s", words(p.bytes))
-	s.note("WQE, control segment", "%s", mlx5.CtrlLayout.String(p.bytes))
-	s.note("WQE, Ethernet segment", "%s", mlx5.EthLayout.String(p.bytes[mlx5.CtrlSegSize:]))
+	copy(p.bytes, p.readAgain())
+	s.noteFact("WQE", "%s", wordsText(p.bytes))
+	s.noteFact("WQE, control segment", "%s", mlx5.CtrlLayout.String(p.bytes))
+	s.noteFact("WQE, Ethernet segment", "%s", mlx5.EthLayout.String(p.bytes[mlx5.CtrlSegSize:]))
 }
 
 // posted describes a descriptor in the send ring.
@@ -61,36 +61,36 @@ type posted struct {
 	first int // its first block
 }
 
-// addr returns where byte i of the descriptor lies; one at the end of the ring goes on at its
+// byteAddr returns where byte i of the descriptor lies; one at the end of the ring goes on at its
 // start.
-func (p posted) addr(i int) uint64 {
+func (p posted) byteAddr(i int) uint64 {
 	return p.ring.addr + uint64((p.first*mlx5.BB+i)%(p.ring.entries*mlx5.BB))
 }
 
-// again reads the descriptor once more; what cannot be read is left out.
-func (p posted) again() []byte {
-	b, err := p.ring.read()
+// readAgain reads the descriptor once more; what cannot be read is left out.
+func (p posted) readAgain() []byte {
+	b, err := p.ring.copyRing()
 	if err != nil {
 		return nil
 	}
 	return append(b, b...)[p.first*mlx5.BB:][:len(p.bytes)]
 }
 
-// post posts a frame without telling the card, and finds its descriptor.
-func (s *session) post(f []byte) (p posted, err error) {
-	send, _ := s.tap.queues()
-	before, err := send.ring.read()
+// postQuietly posts a frame without telling the card, and finds its descriptor.
+func (s *session) postQuietly(f []byte) (p posted, err error) {
+	send, _ := s.tap.newestQueues()
+	before, err := send.ring.copyRing()
 	if err != nil {
 		return p, err
 	}
 	if err := s.dev.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{f}}); err != nil {
 		return p, fmt.Errorf("post a frame: %w", err)
 	}
-	after, err := send.ring.read()
+	after, err := send.ring.copyRing()
 	if err != nil {
 		return p, err
 	}
-	at := send.ring.changed(before, after)
+	at := send.ring.changedEntries(before, after)
 	if len(at) == 0 {
 		return p, errors.New("no descriptor of it is in the send ring")
 	}
@@ -107,15 +107,15 @@ func (s *session) post(f []byte) (p posted, err error) {
 // completion rings the doorbell and waits for a new completion of the send queue, which it leaves
 // to the driver.
 func (s *session) completion() (*mlx5.CQE, error) {
-	send, _ := s.tap.queues()
-	before, err := send.cq.read()
+	send, _ := s.tap.newestQueues()
+	before, err := send.cq.copyRing()
 	if err != nil {
 		return nil, err
 	}
 	s.dev.Tx(0).Flush()
 	at := -1
-	if !s.await(func() bool {
-		after, err := send.cq.read()
+	if !s.awaitDone(func() bool {
+		after, err := send.cq.copyRing()
 		if err == nil {
 			at = send.cq.completed(before, after)
 		}
@@ -124,7 +124,7 @@ func (s *session) completion() (*mlx5.CQE, error) {
 		return nil, fmt.Errorf("no completion came in %v", s.cfg.Patience)
 	}
 	// A copy in which the owner bit is new may hold other bytes from before it.
-	after, err := send.cq.read()
+	after, err := send.cq.copyRing()
 	if err != nil {
 		return nil, err
 	}

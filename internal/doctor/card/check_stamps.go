@@ -43,10 +43,10 @@ func (s *session) timeStamps() (string, error) {
 	form := fmt.Sprintf("a clock of %d kHz", s.dev.Caps().ClockKHz)
 	if s.dev.Caps().RealTimeStamps {
 		form = "real time"
-		s.note("ahead of the system's clock", "%v",
+		s.noteFact("ahead of the system's clock", "%v",
 			clock.Time(second.ticks).Sub(second.before).Round(time.Microsecond))
 	}
-	s.note("stamps", "%#x %#x", first.ticks, second.ticks)
+	s.noteFact("stamps", "%#x %#x", first.ticks, second.ticks)
 	passed := clock.Time(second.ticks).Sub(clock.Time(first.ticks))
 	least, most := second.after.Sub(first.before), second.before.Sub(first.after)
 	saw := fmt.Sprintf("stamps of %s: %v between two frames, %v to %v by the system's clock", form,
@@ -66,7 +66,7 @@ func (s *session) stampOne() (got stamped, err error) {
 	}
 	for found := false; !found; {
 		if len(s.fromCard(1, func(p *dv.Packet) {
-			if seq, ok := sequence(p.Data); ok && seq == want {
+			if seq, ok := sequenceOf(p.Data); ok && seq == want {
 				found, got.ticks = true, p.Timestamp
 			}
 		})) == 0 {

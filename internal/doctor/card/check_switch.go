@@ -19,7 +19,7 @@ func (s *session) registration() (string, error) {
 		return "", fmt.Errorf("read the netdev's address list: %w", err)
 	}
 	for _, a := range list {
-		s.note("registered", "%s", a)
+		s.noteFact("registered", "%s", a)
 	}
 	mac := s.dev.MAC()
 	switch {
@@ -34,8 +34,8 @@ func (s *session) registration() (string, error) {
 	return fmt.Sprintf("%s is in the netdev's unicast list", mac), nil
 }
 
-// cable watches what the card does without its cable, if somebody pulls it.
-func (s *session) cable() (string, error) {
+// watchCable watches what the card does without its cable, if somebody pulls it.
+func (s *session) watchCable() (string, error) {
 	if s.cfg.Ask == nil {
 		return "", skip("nobody was asked to pull it: --pull does")
 	}
@@ -44,14 +44,14 @@ func (s *session) cable() (string, error) {
 	if !s.awaitFor(s.cfg.PullPatience, func() bool { return !s.dev.LinkUp() }) {
 		return "", fmt.Errorf("the link stayed up for %v", s.cfg.PullPatience)
 	}
-	s.note("link down", "told after %v", time.Since(start).Round(time.Millisecond))
+	s.noteFact("link down", "told after %v", time.Since(start).Round(time.Millisecond))
 	s.sendDown()
 	start = time.Now()
 	s.cfg.Ask("plug it in again")
 	if !s.awaitFor(s.cfg.PullPatience, s.dev.LinkUp) {
 		return "", fmt.Errorf("the link did not come back in %v", s.cfg.PullPatience)
 	}
-	s.note("link up", "told after %v", time.Since(start).Round(time.Millisecond))
+	s.noteFact("link up", "told after %v", time.Since(start).Round(time.Millisecond))
 	if err := s.sendUp(); err != nil {
 		return "", err
 	}
@@ -61,27 +61,28 @@ func (s *session) cable() (string, error) {
 // sendDown sends a frame without a link, and notes what becomes of it. Cards complete it, or keep
 // it until the link is back; both is right.
 func (s *session) sendDown() {
-	_, err := s.post(marked(nearest, s.dev.MAC(), s.nextSeq(), minFrame))
+	_, err := s.postQuietly(markedFrame(nearest, s.dev.MAC(), s.nextSeq(), minFrame))
 	if err != nil {
-		s.note("frame without link", "%v", err)
+		s.noteFact("frame without link", "%v", err)
 		return
 	}
 	cqe, err := s.completion()
 	if err != nil {
-		s.note("frame without link", "%v", err)
+		s.noteFact("frame without link", "%v", err)
 		return
 	}
-	s.note("frame without link", "completed: %s", cqe.String())
+	s.noteFact("frame without link", "completed: %s", cqe.String())
 }
 
 // sendUp wants a frame to go, and those that waited.
 func (s *session) sendUp() error {
 	q := s.dev.Tx(0)
-	if _, err := s.post(marked(nearest, s.dev.MAC(), s.nextSeq(), minFrame)); err != nil {
+	if _, err := s.postQuietly(markedFrame(nearest, s.dev.MAC(), s.nextSeq(),
+		minFrame)); err != nil {
 		return err
 	}
 	q.Flush()
-	if !s.await(func() bool {
+	if !s.awaitDone(func() bool {
 		q.Reclaim()
 		q.Check()
 		return q.Free() == s.room

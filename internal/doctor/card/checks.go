@@ -1,9 +1,9 @@
 package card
 
-// checks returns the list, in the order in which it is run: each may rely on those before it.
-func checks() []check {
+// allChecks returns the list, in the order in which it is run: each may rely on those before it.
+func allChecks() []check {
 	return []check{
-		{name: "open", run: (*session).open, anyway: true,
+		{name: "open", run: (*session).openSession, anyway: true,
 			advice: "do what the sentence says; \"rdma-netstack doctor\" without --first-contact " +
 				"lists what is missing on this machine"},
 		{name: "first send", run: (*session).firstSend,
@@ -28,7 +28,7 @@ func checks() []check {
 			advice: "look for mlx5_core lines in dmesg and at \"devlink health\", and report it"},
 		{name: "e-switch registration", run: (*session).registration,
 			advice: "bridge fdb add ADDRESS dev NETDEV self, with the address of the sentence"},
-		{name: "cable", run: (*session).cable,
+		{name: "cable", run: (*session).watchCable,
 			advice: "report it with the kernel's version and the lines of dmesg from that time"},
 		{name: "nothing left behind", run: (*session).leftBehind, anyway: true,
 			advice: "report it; the kernel destroys what is left when this process ends"},

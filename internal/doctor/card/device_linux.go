@@ -34,10 +34,10 @@ func Device(cfg Config) (Config, func() error, error) {
 			i = o
 		}
 	}
-	return device(cfg, i)
+	return openDevice(cfg, i)
 }
 
-func device(cfg Config, i dv.DeviceInfo) (Config, func() error, error) {
+func openDevice(cfg Config, i dv.DeviceInfo) (Config, func() error, error) {
 	cfg.Environment = environment(i)
 	cfg.OpenNode = func() (uverbs.Kernel, error) { return uverbs.OpenNode(i.Node) }
 	if i.Netdev == "" {
@@ -85,13 +85,13 @@ func environment(i dv.DeviceInfo) (facts []doctor.Fact) {
 	add("bus", "%s, id %s:%s", bus[strings.LastIndexByte(bus, '/')+1:],
 		sysText("class/infiniband", i.Name, "device/vendor"),
 		sysText("class/infiniband", i.Name, "device/device"))
-	add("node", "%s, %s", i.Node, mode(i.Node))
+	add("node", "%s, %s", i.Node, fileMode(i.Node))
 	add("link", "%s, %s, %s", i.LinkLayer, i.State, i.Rate)
 	add("netdev", "%s, MAC %s, MTU %d, operstate %s", cmp.Or(i.Netdev, "none here"), i.MAC, i.MTU,
 		cmp.Or(sysText("class/net", i.Netdev, "operstate"), "unknown"))
 	if env, err := uverbs.ReadEnvironment(); err == nil {
 		add("process", "CAP_NET_RAW %v, CAP_IPC_LOCK %v, locked memory limit %s", env.NetRaw,
-			env.IPCLock, limit(env.Memlock))
+			env.IPCLock, limitText(env.Memlock))
 	}
 	return facts
 }
@@ -106,7 +106,7 @@ func sysText(path ...string) string {
 	return strings.TrimSpace(string(b))
 }
 
-func mode(path string) string {
+func fileMode(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {
 		return err.Error()
@@ -114,7 +114,7 @@ func mode(path string) string {
 	return st.Mode().String()
 }
 
-func limit(n uint64) string {
+func limitText(n uint64) string {
 	if n == uverbs.MemlockUnlimited {
 		return "none"
 	}

@@ -16,19 +16,19 @@ func Command(buf []byte) uint32 {
 func SpoilRecord(buf []byte) error {
 	c, _ := parseCall(buf)
 	var hw uverbs.Mlx5CreateWQReq
-	c.get(uverbs.AttrUHWIn, &hw)
-	return poke(hw.DBAddr, binary.BigEndian.AppendUint32(nil, 5))
+	c.readAttr(uverbs.AttrUHWIn, &hw)
+	return writeMemory(hw.DBAddr, binary.BigEndian.AppendUint32(nil, 5))
 }
 
 // SpoilClock makes the answer of EX_QUERY_DEVICE say that the clock has this rate.
 func SpoilClock(buf []byte, khz uint64) error {
 	c, _ := parseCall(buf)
 	var told uverbs.ExQueryDeviceResp
-	c.get(uverbs.AttrCoreOut, &told)
+	c.readAttr(uverbs.AttrCoreOut, &told)
 	told.HCACoreClock = khz
 	b := make([]byte, uverbs.SizeOf(told))
 	uverbs.PutStruct(b, told)
-	return poke(c.attrs[uverbs.AttrCoreOut].Data, b)
+	return writeMemory(c.attrs[uverbs.AttrCoreOut].Data, b)
 }
 
 // CompletedEntry is the entry of a completion ring that became the software's.

@@ -24,8 +24,8 @@ const (
 // frames for it on, so that nobody but the other end of the cable is bothered.
 var nearest = net.HardwareAddr{0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e}
 
-// marked returns a frame with a sequence number, n bytes long or the least that it takes.
-func marked(dst, src net.HardwareAddr, seq uint32, n int) []byte {
+// markedFrame returns a frame with a sequence number, n bytes long or the least that it takes.
+func markedFrame(dst, src net.HardwareAddr, seq uint32, n int) []byte {
 	payload := binary.BigEndian.AppendUint32(bytes.Clone(mark), seq)
 	for i := len(payload); i < n-etherHeader; i++ {
 		payload = append(payload, byte(i))
@@ -33,8 +33,8 @@ func marked(dst, src net.HardwareAddr, seq uint32, n int) []byte {
 	return probe.EtherFrame(dst, src, probe.Experimental, payload)
 }
 
-// sequence returns the number of a marked frame; false for others'.
-func sequence(f []byte) (uint32, bool) {
+// sequenceOf returns the number of a marked frame; false for others'.
+func sequenceOf(f []byte) (uint32, bool) {
 	at := etherHeader + len(mark)
 	if len(f) < at+4 || binary.BigEndian.Uint16(f[12:]) != probe.Experimental ||
 		!bytes.Equal(f[etherHeader:at], mark) {
@@ -49,7 +49,7 @@ func (s *session) toCard(dst net.HardwareAddr, n, size int) (first uint32, err e
 	first = s.sent
 	frames := make([]frame.Frame, n)
 	for i := range frames {
-		frames[i].Data = marked(dst, s.sourceMAC, s.sent, size)
+		frames[i].Data = markedFrame(dst, s.sourceMAC, s.sent, size)
 		s.sent++
 	}
 	m := 0
@@ -66,7 +66,7 @@ func (s *session) fromCard(n int, each func(*dv.Packet)) (seqs []uint32) {
 	q, pkts := s.dev.Rx(0), make([]dv.Packet, ringSize)
 	for len(seqs) < n {
 		got := 0
-		if !s.await(func() bool { got = q.Poll(pkts); return got > 0 }) {
+		if !s.awaitDone(func() bool { got = q.Poll(pkts); return got > 0 }) {
 			return seqs
 		}
 		for i := range pkts[:got] {
@@ -74,7 +74,7 @@ func (s *session) fromCard(n int, each func(*dv.Packet)) (seqs []uint32) {
 			if each != nil {
 				each(&pkts[i])
 			}
-			if seq, ok := sequence(pkts[i].Data); ok {
+			if seq, ok := sequenceOf(pkts[i].Data); ok {
 				seqs = append(seqs, seq)
 			}
 		}

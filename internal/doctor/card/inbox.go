@@ -25,13 +25,13 @@ func newInbox(w wire.Wire) (*inbox, error) {
 		return nil, nil
 	}
 	in := &inbox{}
-	if err := w.Start(in.recv); err != nil {
+	if err := w.Start(in.keepFrames); err != nil {
 		return nil, fmt.Errorf("receive beside the card: %w", err)
 	}
 	return in, nil
 }
 
-func (in *inbox) recv(frames []frame.Frame) {
+func (in *inbox) keepFrames(frames []frame.Frame) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, f := range frames {
@@ -41,8 +41,8 @@ func (in *inbox) recv(frames []frame.Frame) {
 	}
 }
 
-// received reports whether a frame like this came, and forgets all that came before it.
-func (in *inbox) received(like func(frame []byte) bool) bool {
+// hasReceived reports whether a frame like this came, and forgets all that came before it.
+func (in *inbox) hasReceived(like func(frame []byte) bool) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for i, f := range in.got {
@@ -54,8 +54,8 @@ func (in *inbox) received(like func(frame []byte) bool) bool {
 	return false
 }
 
-// stop ends the keeping; a nil inbox may be stopped.
-func (in *inbox) stop() {
+// stopKeeping ends the keeping; a nil inbox may be stopped.
+func (in *inbox) stopKeeping() {
 	if in == nil {
 		return
 	}

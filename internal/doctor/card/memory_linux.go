@@ -6,16 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peek copies n bytes at addr of this process. The rings that the driver shares with the card are
-// outside the Go heap, and what the card wrote there is looked at without the driver's help. On the
-// own process the call needs no privilege.
-func peek(addr uint64, n int) ([]byte, error) {
+// readMemory copies n bytes at addr of this process. The rings that the driver shares with the card
+// are outside the Go heap, and what the card wrote there is looked at without the driver's help. On
+// the own process the call needs no privilege.
+func readMemory(addr uint64, n int) ([]byte, error) {
 	b := make([]byte, n)
 	return b, vmCopy(addr, b, unix.ProcessVMReadv)
 }
 
-// poke writes b to addr of this process.
-func poke(addr uint64, b []byte) error { return vmCopy(addr, b, unix.ProcessVMWritev) }
+// writeMemory writes b to addr of this process.
+func writeMemory(addr uint64, b []byte) error { return vmCopy(addr, b, unix.ProcessVMWritev) }
 
 func vmCopy(addr uint64, b []byte,
 	do func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error)) error {

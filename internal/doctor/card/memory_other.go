@@ -4,6 +4,6 @@ package card
 
 import "errors"
 
-func peek(uint64, int) ([]byte, error) { return nil, errors.ErrUnsupported }
+func readMemory(uint64, int) ([]byte, error) { return nil, errors.ErrUnsupported }
 
-func poke(uint64, []byte) error { return errors.ErrUnsupported }
+func writeMemory(uint64, []byte) error { return errors.ErrUnsupported }

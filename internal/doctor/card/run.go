@@ -29,16 +29,16 @@ func Run(ctx context.Context, cfg Config) doctor.Report {
 	s := &session{ctx: ctx, cfg: cfg, report: doctor.Report{Title: "first contact",
 		Device: cfg.NIC.Device, Facts: cfg.Environment}, fds: openFiles()}
 	s.report.Facts = append(s.report.Facts, capabilities(cfg.OpenNode)...)
-	for _, c := range checks() {
-		s.do(c)
+	for _, c := range allChecks() {
+		s.runCheck(c)
 	}
 	return s.report
 }
 
-// do runs one check and adds its line to the report.
-func (s *session) do(c check) {
+// runCheck runs one check and adds its line to the report.
+func (s *session) runCheck(c check) {
 	r := doctor.Result{Check: c.name, State: doctor.OK}
-	saw, err := s.try(c)
+	saw, err := s.tryCheck(c)
 	var skipped skip
 	switch {
 	case errors.As(err, &skipped):
@@ -52,7 +52,7 @@ func (s *session) do(c check) {
 	s.report.Results = append(s.report.Results, r)
 }
 
-func (s *session) try(c check) (string, error) {
+func (s *session) tryCheck(c check) (string, error) {
 	switch {
 	case c.anyway:
 	case s.ctx.Err() != nil:

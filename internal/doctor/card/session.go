@@ -44,11 +44,11 @@ type session struct {
 // Sizes of the rings, the least there are: few frames go around them.
 const ringSize = 64
 
-func (s *session) note(name, format string, args ...any) {
+func (s *session) noteFact(name, format string, args ...any) {
 	s.facts = append(s.facts, doctor.Fact{Name: name, Value: fmt.Sprintf(format, args...)})
 }
 
-func (s *session) open() (string, error) {
+func (s *session) openSession() (string, error) {
 	cfg := s.cfg.NIC
 	cfg.RxQueues, cfg.TxQueues, cfg.RxQueueSize, cfg.TxQueueSize = 1, 1, ringSize, ringSize
 	cfg.NoMultiPacketSend, cfg.BlueFlame, cfg.Striding = true, false, false
@@ -63,21 +63,21 @@ func (s *session) open() (string, error) {
 	}
 	s.dev, s.report.Device, s.room = dev, dev.Name(), dev.Tx(0).Free()
 	for _, f := range dev.Features() {
-		s.note(f.Name, "%s: %s", map[bool]string{true: "on", false: "off"}[f.On], f.Why)
+		s.noteFact(f.Name, "%s: %s", map[bool]string{true: "on", false: "off"}[f.On], f.Why)
 	}
-	if err := s.listen(); err != nil {
+	if err := s.chooseSource(); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%s opened: firmware %s, our MAC %s, MTU %d, link %s", dev.Name(),
 		dev.Caps().Firmware, dev.MAC(), dev.MTU(),
-		map[bool]string{true: "up", false: "down"}[dev.LinkUp()]), s.loop()
+		map[bool]string{true: "up", false: "down"}[dev.LinkUp()]), s.openLoop()
 }
 
 // outside gives the address of who is at the other end of the cable.
 var outside = net.HardwareAddr{0x02, 0, 0, 0, 0xfc, 0x01}
 
-// listen decides where frames for the card come from.
-func (s *session) listen() (err error) {
+// chooseSource decides where frames for the card come from.
+func (s *session) chooseSource() (err error) {
 	if s.wire, err = newInbox(s.cfg.Wire); err != nil {
 		return err
 	}
@@ -93,8 +93,8 @@ func (s *session) listen() (err error) {
 	return nil
 }
 
-// loop opens the second context where frames have to come from the same port.
-func (s *session) loop() error {
+// openLoop opens the second context where frames have to come from the same port.
+func (s *session) openLoop() error {
 	if s.wire != nil || s.netdev == nil || s.cfg.OpenNode == nil {
 		return nil
 	}
@@ -108,8 +108,8 @@ func (s *session) loop() error {
 	return nil
 }
 
-// words is bytes in groups of four, as the card reads them.
-func words(b []byte) string {
+// wordsText is bytes in groups of four, as the card reads them.
+func wordsText(b []byte) string {
 	groups := make([]string, 0, len(b)/4)
 	for ; len(b) >= 4; b = b[4:] {
 		groups = append(groups, hex.EncodeToString(b[:4]))
@@ -119,12 +119,13 @@ func words(b []byte) string {
 
 // noteCQE adds a completion to the facts.
 func (s *session) noteCQE(name string, b []byte) {
-	s.note(name, "%s", words(b))
-	s.note(name+", read", "%s", (*mlx5.CQE)(b).String())
+	s.noteFact(name, "%s", wordsText(b))
+	s.noteFact(name+", read", "%s", (*mlx5.CQE)(b).String())
 }
 
-// await asks done again and again until it is true, or the patience of the checks is at its end.
-func (s *session) await(done func() bool) bool { return s.awaitFor(s.cfg.Patience, done) }
+// awaitDone asks done again and again until it is true, or the patience of the checks is at its
+// end.
+func (s *session) awaitDone(done func() bool) bool { return s.awaitFor(s.cfg.Patience, done) }
 
 func (s *session) awaitFor(d time.Duration, done func() bool) bool {
 	for end := time.Now().Add(d); !done(); {
@@ -146,12 +147,12 @@ func (s *session) leftBehind() (string, error) {
 	if s.second != nil {
 		err = errors.Join(err, s.second.Close())
 	}
-	s.wire.stop()
-	s.netdev.stop()
+	s.wire.stopKeeping()
+	s.netdev.stopKeeping()
 	if err != nil {
 		return "", fmt.Errorf("closing the device: %w", err)
 	}
-	if left := s.tap.left(); left != "" {
+	if left := s.tap.leftObjects(); left != "" {
 		return "", fmt.Errorf("still there after closing the device: %s", left)
 	}
 	if n := openFiles(); n > s.fds {

@@ -43,11 +43,11 @@ func newTap(k uverbs.Kernel) *tap {
 func (t *tap) Ioctl(buf []byte) error {
 	c, ok := parseCall(buf)
 	if ok {
-		t.before(c)
+		t.beforeCall(c)
 	}
 	err := t.Kernel.Ioctl(buf)
 	if ok && err == nil {
-		t.after(c)
+		t.afterCall(c)
 	}
 	return err
 }
@@ -60,16 +60,16 @@ func (t *tap) Close() error {
 	return err
 }
 
-// before looks at the doorbell record of a receive queue that is about to become ready.
-func (t *tap) before(c call) {
+// beforeCall looks at the doorbell record of a receive queue that is about to become ready.
+func (t *tap) beforeCall(c call) {
 	var req uverbs.ExModifyWQReq
-	if c.get(uverbs.AttrCoreIn, &req); c.command != uverbs.ExCmdModifyWQ ||
+	if c.readAttr(uverbs.AttrCoreIn, &req); c.command != uverbs.ExCmdModifyWQ ||
 		req.WQState != uint32(uverbs.WQReady) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n, err := t.recv.counter(mlx5.DBRRecv); err == nil {
+	if n, err := t.recv.readCounter(mlx5.DBRRecv); err == nil {
 		t.recv.atReady = n
 	}
 }
@@ -89,8 +89,8 @@ var objects = map[uint32]struct {
 	uverbs.ExCmdCreateFlow:       {"flow rule", 1}, uverbs.ExCmdDestroyFlow: {"flow rule", -1},
 }
 
-// after notes what a command made or destroyed.
-func (t *tap) after(c call) {
+// afterCall notes what a command made or destroyed.
+func (t *tap) afterCall(c call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if o, ok := objects[c.command]; ok {
@@ -109,18 +109,18 @@ func (t *tap) after(c call) {
 func (t *tap) madeCQ(c call) {
 	var resp uverbs.ExCreateCQResp
 	var hw uverbs.Mlx5CreateCQReq
-	c.get(uverbs.AttrCoreOut, &resp)
-	c.get(uverbs.AttrUHWIn, &hw)
+	c.readAttr(uverbs.AttrCoreOut, &resp)
+	c.readAttr(uverbs.AttrUHWIn, &hw)
 	t.cqs[resp.Base.CQHandle] = ring{hw.BufAddr, int(resp.Base.CQE) + 1, int(hw.CQESize)}
 }
 
 func (t *tap) madeQP(c call) {
 	var req uverbs.ExCreateQPReq
 	var hw uverbs.Mlx5CreateQPReq
-	if c.get(uverbs.AttrCoreIn, &req); req.CompMask&uverbs.CreateQPMaskIndTable != 0 {
+	if c.readAttr(uverbs.AttrCoreIn, &req); req.CompMask&uverbs.CreateQPMaskIndTable != 0 {
 		return // a target of flow rules, without rings
 	}
-	c.get(uverbs.AttrUHWIn, &hw)
+	c.readAttr(uverbs.AttrUHWIn, &hw)
 	t.send = queue{ring: ring{hw.SQBufAddr, int(hw.SQWQECount), mlx5.BB},
 		cq: t.cqs[req.SendCQHandle], record: hw.DBAddr}
 }
@@ -128,21 +128,21 @@ func (t *tap) madeQP(c call) {
 func (t *tap) madeWQ(c call) {
 	var req uverbs.ExCreateWQReq
 	var hw uverbs.Mlx5CreateWQReq
-	c.get(uverbs.AttrCoreIn, &req)
-	c.get(uverbs.AttrUHWIn, &hw)
+	c.readAttr(uverbs.AttrCoreIn, &req)
+	c.readAttr(uverbs.AttrUHWIn, &hw)
 	t.recv = queue{ring: ring{hw.BufAddr, int(hw.RQWQECount), 1 << hw.RQWQEShift},
 		cq: t.cqs[req.CQHandle], record: hw.DBAddr}
 }
 
-// queues returns the newest send and receive queue.
-func (t *tap) queues() (send, recv queue) {
+// newestQueues returns the newest send and receive queue.
+func (t *tap) newestQueues() (send, recv queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.send, t.recv
 }
 
-// left says which objects exist, "" if there are none and the node is closed.
-func (t *tap) left() string {
+// leftObjects says which objects exist, "" if there are none and the node is closed.
+func (t *tap) leftObjects() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var list []string
@@ -158,20 +158,20 @@ func (t *tap) left() string {
 	return strings.Join(list, ", ")
 }
 
-// counter reads one counter of the queue's doorbell record.
-func (q queue) counter(f mlx5.Field) (uint16, error) {
-	b, err := peek(q.record, uverbs.DoorbellRecordLen)
+// readCounter reads one counter of the queue's doorbell record.
+func (q queue) readCounter(f mlx5.Field) (uint16, error) {
+	b, err := readMemory(q.record, uverbs.DoorbellRecordLen)
 	if err != nil {
 		return 0, err
 	}
 	return uint16(f.Get(b)), nil
 }
 
-// read copies the whole ring.
-func (r ring) read() ([]byte, error) { return peek(r.addr, r.entries*r.size) }
+// copyRing copies the whole ring.
+func (r ring) copyRing() ([]byte, error) { return readMemory(r.addr, r.entries*r.size) }
 
-// changed lists the entries in which two copies of the ring differ.
-func (r ring) changed(before, after []byte) (at []int) {
+// changedEntries lists the entries in which two copies of the ring differ.
+func (r ring) changedEntries(before, after []byte) (at []int) {
 	for i := range r.entries {
 		if string(before[i*r.size:(i+1)*r.size]) != string(after[i*r.size:(i+1)*r.size]) {
 			at = append(at, i)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ask has netlink and the kernel tell what files do not.
-func (c *Config) ask() {
+// askKernel has netlink and the kernel tell what files do not.
+func (c *Config) askKernel() {
 	if c.ESwitchMode == nil {
 		c.ESwitchMode = eswitchModeOf
 	}

@@ -2,5 +2,5 @@
 
 package host
 
-// ask has nobody to ask.
-func (c *Config) ask() {}
+// askKernel has nobody to ask.
+func (c *Config) askKernel() {}

@@ -14,19 +14,20 @@ var leastFirmware = map[int][2]int{
 	24: {28, 1002}, 26: {27, 90}, 28: {33, 2028}, 32: {36, 3126},
 }
 
-func firmware(m *machine) []problem {
+func checkFirmware(m *machine) []problem {
 	var family, major, minor int
-	text := m.text(m.dev, "fw_ver")
+	text := m.readText(m.dev, "fw_ver")
 	if n, _ := fmt.Sscanf(text, "%d.%d.%d", &family, &major, &minor); n < 3 {
-		return nothing()
+		return noProblem()
 	}
 	least, known := leastFirmware[family]
 	switch {
 	case !known:
-		return note("firmware "+text+" is of a family that is not known here",
+		return noteFound("firmware "+text+" is of a family that is not known here",
 			"run doctor --first-contact and report what it says")
 	case major < least[0] || major == least[0] && minor < least[1]:
-		return fault(fmt.Sprintf("firmware %s is older than %d.%d.%04d", text, family, least[0],
+		return faultFound(fmt.Sprintf("firmware %s is older than %d.%d.%04d", text, family,
+			least[0],
 			least[1]), "update it: mlxfwmanager --online -u, or the vendor's own")
 	}
 	return knownBugs(text, family, [2]int{major, minor})
@@ -57,72 +58,75 @@ func knownBugs(text string, family int, version [2]int) []problem {
 	for _, b := range firmwareBugs() {
 		if b.family == family && slices.Compare(version[:], b.from[:]) >= 0 &&
 			slices.Compare(version[:], b.fixed[:]) < 0 {
-			return fault(fmt.Sprintf("firmware %s: %s", text, b.what),
+			return faultFound(fmt.Sprintf("firmware %s: %s", text, b.what),
 				fmt.Sprintf("update it to %d.%d.%04d or later: mlxfwmanager --online -u, or the "+
 					"vendor's own", b.family, b.fixed[0], b.fixed[1]))
 		}
 	}
-	return nothing()
+	return noProblem()
 }
 
-// roce: with RoCE on, frames to UDP port 4791 are the card's own business (RoCE v2).
-func roce(m *machine) []problem {
+// checkRoCE: with RoCE on, frames to UDP port 4791 are the card's own business (RoCE v2).
+func checkRoCE(m *machine) []problem {
 	types := map[string]int{}
-	for _, slot := range m.names(m.port("gid_attrs/types")) {
-		if kind := m.text(m.port("gid_attrs/types"), slot); kind != "" {
+	for _, slot := range m.listNames(m.portPath("gid_attrs/types")) {
+		if kind := m.readText(m.portPath("gid_attrs/types"), slot); kind != "" {
 			types[kind]++
 		}
 	}
 	if types["RoCE v2"] == 0 {
-		return nothing()
+		return noProblem()
 	}
 	var table []string
 	for _, kind := range slices.Sorted(maps.Keys(types)) {
 		table = append(table, fmt.Sprintf("%d of %s", types[kind], kind))
 	}
-	return note(fmt.Sprintf("RoCE is on: UDP port 4791 is the card's, no server gets its frames "+
-		"(GIDs: %s)", strings.Join(table, ", ")),
-		"if a server needs that port: devlink dev param set "+m.devlink()+
+	return noteFound(fmt.Sprintf(
+		"RoCE is on: UDP port 4791 is the card's, no server gets its frames "+
+			"(GIDs: %s)", strings.Join(table, ", ")),
+		"if a server needs that port: devlink dev param set "+m.devlinkName()+
 			" name enable_roce value false cmode driverinit, devlink dev reload")
 }
 
-// devlink returns the name of the device for devlink(8).
-func (m *machine) devlink() string {
-	if m.scalable() {
-		return "auxiliary/" + m.target(m.bus)
+// devlinkName returns the name of the device for devlink(8).
+func (m *machine) devlinkName() string {
+	if m.isScalable() {
+		return "auxiliary/" + m.linkTarget(m.bus)
 	}
-	return "pci/" + m.address()
+	return "pci/" + m.pciAddress()
 }
 
 func pcieLink(m *machine) []problem {
-	card := m.above()
-	speed, most := m.text(card, "current_link_speed"), m.text(card, "max_link_speed")
-	width, widest := m.text(card, "current_link_width"), m.text(card, "max_link_width")
+	card := m.physicalDir()
+	speed, most := m.readText(card, "current_link_speed"), m.readText(card, "max_link_speed")
+	width, widest := m.readText(card, "current_link_width"), m.readText(card, "max_link_width")
 	if speed == most && width == widest || speed == "" || strings.Contains(speed+most, "Unknown") {
-		return nothing()
+		return noProblem()
 	}
-	return note(fmt.Sprintf("the PCIe link runs at %s x%s, the card can do %s x%s", speed, width,
+	return noteFound(fmt.Sprintf("the PCIe link runs at %s x%s, the card can do %s x%s", speed,
+		width,
 		most, widest),
 		"move the card to another slot, or look at its bifurcation in the firmware set-up")
 }
 
-// iommu: types as in Documentation/ABI/testing/sysfs-kernel-iommu_groups.
-func iommu(m *machine) []problem {
-	if m.text(m.pci, "iommu_group/type") != "DMA" {
-		return nothing()
+// checkIOMMU: types as in Documentation/ABI/testing/sysfs-kernel-iommu_groups.
+func checkIOMMU(m *machine) []problem {
+	if m.readText(m.pci, "iommu_group/type") != "DMA" {
+		return noProblem()
 	}
-	return note("the IOMMU translates in strict mode: each miss of its cache delays frames",
+	return noteFound("the IOMMU translates in strict mode: each miss of its cache delays frames",
 		"iommu=pt on the kernel's command line where the devices are trusted, or iommu.strict=0")
 }
 
-func numa(m *machine) []problem {
-	node, ok := m.number(m.pci, "numa_node")
-	allowed := cpus(m.status("Cpus_allowed_list"))
-	near := m.text("sys/devices/system/node", fmt.Sprintf("node%d", node), "cpulist")
-	if !ok || node < 0 || near == "" || len(allowed) == 0 || share(m.near(), allowed) {
-		return nothing()
+func checkNUMA(m *machine) []problem {
+	node, ok := m.readNumber(m.pci, "numa_node")
+	allowed := parseCPUs(m.statusField("Cpus_allowed_list"))
+	near := m.readText("sys/devices/system/node", fmt.Sprintf("node%d", node), "cpulist")
+	if !ok || node < 0 || near == "" || len(allowed) == 0 || haveCommon(m.cpusNearCard(), allowed) {
+		return noProblem()
 	}
-	return fault(fmt.Sprintf("the card is on NUMA node %d, and none of its CPUs (%s) is allowed",
+	return faultFound(fmt.Sprintf(
+		"the card is on NUMA node %d, and none of its CPUs (%s) is allowed",
 		node, near), fmt.Sprintf("taskset -c %s, CPUAffinity=%s, or AllowedCPUs=%s", near, near,
 		near))
 }

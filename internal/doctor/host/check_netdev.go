@@ -7,10 +7,10 @@ import (
 )
 
 func netdevHere(m *machine) []problem {
-	if m.netdev != "" || len(m.names(m.bus, "net")) > 0 {
-		return nothing() // or representors, of which there is another line
+	if m.netdev != "" || len(m.listNames(m.bus, "net")) > 0 {
+		return noProblem() // or representors, of which there is another line
 	}
-	return note("the port's netdev is in another network namespace: its MTU and addresses "+
+	return noteFound("the port's netdev is in another network namespace: its MTU and addresses "+
 		"cannot be read",
 		"give --mtu, --address and --gateway")
 }
@@ -19,40 +19,41 @@ func netdevHere(m *machine) []problem {
 const flagUp = 1
 
 func netdevUp(m *machine) []problem {
-	flags, ok := m.number(m.net("flags"))
-	switch carrier := m.text(m.net("carrier")); {
+	flags, ok := m.readNumber(m.netdevPath("flags"))
+	switch carrier := m.readText(m.netdevPath("carrier")); {
 	case ok && flags&flagUp == 0:
-		return fault(m.netdev+" is down, and its port passes no frames",
+		return faultFound(m.netdev+" is down, and its port passes no frames",
 			"ip link set "+m.netdev+" up")
 	case carrier == "0":
-		return fault(m.netdev+" has no carrier",
+		return faultFound(m.netdev+" has no carrier",
 			"look at the cable, the transceiver (ethtool -m) and the other end")
 	}
-	return nothing()
+	return noProblem()
 }
 
-// mtu: IPv6 wants 1280 bytes (RFC 8200 section 5); dv takes 576 to 16384.
-func mtu(m *machine) []problem {
+// checkMTU: IPv6 wants 1280 bytes (RFC 8200 section 5); dv takes 576 to 16384.
+func checkMTU(m *machine) []problem {
 	const leastIPv6, most = 1280, 16 << 10
-	n, ok := m.number(m.net("mtu"))
+	n, ok := m.readNumber(m.netdevPath("mtu"))
 	switch {
 	case !ok:
-		return nothing()
+		return noProblem()
 	case n < leastIPv6:
-		return fault(fmt.Sprintf("the MTU of %s is %d: IPv6 needs %d", m.netdev, n, leastIPv6),
+		return faultFound(fmt.Sprintf("the MTU of %s is %d: IPv6 needs %d", m.netdev, n, leastIPv6),
 			"ip link set "+m.netdev+" mtu 1500")
 	case n > most:
-		return fault(fmt.Sprintf("the MTU of %s is %d, frames of up to %d are taken", m.netdev, n,
+		return faultFound(fmt.Sprintf("the MTU of %s is %d, frames of up to %d are taken", m.netdev,
+			n,
 			most),
 			"ip link set "+m.netdev+" mtu 9000")
 	}
-	return nothing()
+	return noProblem()
 }
 
 // linkErrors: frames that the port received damaged (sysfs-class-net-statistics).
 func linkErrors(m *machine) (found []problem) {
 	for _, name := range []string{"rx_crc_errors", "rx_length_errors", "tx_carrier_errors"} {
-		if n, _ := m.number(m.net("statistics", name)); n > 0 {
+		if n, _ := m.readNumber(m.netdevPath("statistics", name)); n > 0 {
 			found = append(found, problem{"note", fmt.Sprintf("%s of %s is %d", name, m.netdev, n),
 				"if it grows: clean or replace cable and transceiver, and compare the MTU " +
 					"of both ends"})
@@ -61,25 +62,25 @@ func linkErrors(m *machine) (found []problem) {
 	return found
 }
 
-// bond finds who the netdev belongs to. A netvsc device is the master of a VF that the host gave
-// a guest for speed (drivers/net/hyperv).
-func bond(m *machine) []problem {
-	master := m.target(m.net("master"))
+// checkBond finds who the netdev belongs to. A netvsc device is the master of a VF that the host
+// gave a guest for speed (drivers/net/hyperv).
+func checkBond(m *machine) []problem {
+	master := m.linkTarget(m.netdevPath("master"))
 	switch {
 	case master == "":
-		return nothing()
-	case m.target("sys/class/net", master, "device/driver") == "hv_netvsc":
-		return fault(fmt.Sprintf("%s is the accelerated half of %s: the host's switch "+
+		return noProblem()
+	case m.linkTarget("sys/class/net", master, "device/driver") == "hv_netvsc":
+		return faultFound(fmt.Sprintf("%s is the accelerated half of %s: the host's switch "+
 			"passes its own MAC only, and broadcasts to %s",
 			m.netdev, master, master),
 			"serve --mac netdev takes it whole; a MAC of the slice's own cannot work here")
-	case m.has("sys/class/net", master, "bonding"):
-		return fault(fmt.Sprintf("%s is in bond %s: frames for the slice may come in at "+
+	case m.exists("sys/class/net", master, "bonding"):
+		return faultFound(fmt.Sprintf("%s is in bond %s: frames for the slice may come in at "+
 			"the other port",
 			m.netdev, master), "serve --device "+master+" --address host is on all its ports; "+
 			"for a MAC of our own: ip link set "+m.netdev+" nomaster, or use a VF")
 	}
-	return note(fmt.Sprintf("%s is a port of %s", m.netdev, master),
+	return noteFound(fmt.Sprintf("%s is a port of %s", m.netdev, master),
 		"a bridge does not learn the slice's MAC from this machine's side; give the slice "+
 			"a VF if its own hosts are to reach it")
 }
@@ -91,46 +92,49 @@ func representor(physPortName string) bool {
 }
 
 func onlyRepresentor(m *machine) []problem {
-	names := m.names(m.bus, "net")
+	names := m.listNames(m.bus, "net")
 	if m.netdev != "" || len(names) == 0 {
-		return nothing()
+		return noProblem()
 	}
-	return fault(fmt.Sprintf("%s has representors only: %s", m.rdma, strings.Join(names, ", ")),
+	return faultFound(fmt.Sprintf("%s has representors only: %s", m.rdma,
+		strings.Join(names, ", ")),
 		"use the function that is represented, or an uplink in legacy mode")
 }
 
 func eswitchMode(m *machine) []problem {
 	if m.cfg.ESwitchMode == nil {
-		return nothing()
+		return noProblem()
 	}
-	pci := m.target(m.dev, "device")
+	pci := m.linkTarget(m.dev, "device")
 	if mode, err := m.cfg.ESwitchMode(pci); err != nil || mode != "switchdev" {
-		return nothing()
+		return noProblem()
 	}
-	return fault("the e-switch is in switchdev mode: frames for unknown MACs go to its slow path",
+	return faultFound(
+		"the e-switch is in switchdev mode: frames for unknown MACs go to its slow path",
 		"devlink dev eswitch set pci/"+pci+" mode legacy, or give the slice a VF or SF of its own")
 }
 
 // vfPolicy asks the physical function's netdev how this virtual function is configured.
 func vfPolicy(m *machine) []problem {
-	pf := m.target(m.bus, "physfn")
+	pf := m.linkTarget(m.bus, "physfn")
 	if pf == "" || m.cfg.VF == nil {
-		return nothing()
+		return noProblem()
 	}
-	uplinks := m.names(m.bus, "physfn/net")
-	for n := 0; len(uplinks) > 0 && m.has(m.bus, "physfn", fmt.Sprintf("virtfn%d", n)); n++ {
-		if m.target(m.bus, "physfn", fmt.Sprintf("virtfn%d", n)) != m.target(m.dev, "device") {
+	uplinks := m.listNames(m.bus, "physfn/net")
+	for n := 0; len(uplinks) > 0 && m.exists(m.bus, "physfn", fmt.Sprintf("virtfn%d", n)); n++ {
+		if m.linkTarget(m.bus, "physfn", fmt.Sprintf("virtfn%d", n)) != m.linkTarget(m.dev,
+			"device") {
 			continue
 		}
 		vf, err := m.cfg.VF(uplinks[0], n)
 		if err != nil || !vf.SpoofCheck {
-			return nothing()
+			return noProblem()
 		}
-		return note(fmt.Sprintf("VF %d of %s: trust %v, spoof check %v: what a slice "+
+		return noteFound(fmt.Sprintf("VF %d of %s: trust %v, spoof check %v: what a slice "+
 			"sends from a MAC of its own is dropped",
 			n, uplinks[0], vf.Trusted, vf.SpoofCheck),
 			fmt.Sprintf("serve --mac netdev; or for a MAC of the slice's own ip link set "+
 				"%s vf %d spoofchk off", uplinks[0], n))
 	}
-	return nothing()
+	return noProblem()
 }

@@ -16,18 +16,19 @@ import (
 // deviceNode wants the node to be there and this process to be allowed to open it.
 func deviceNode(m *machine) []problem {
 	if m.node == "" {
-		return fault(m.rdma+" has no uverbs node", "modprobe ib_uverbs")
+		return faultFound(m.rdma+" has no uverbs node", "modprobe ib_uverbs")
 	}
 	name := path.Join("/dev/infiniband", m.node)
-	st, err := os.Stat(m.path(name))
+	st, err := os.Stat(m.joinPath(name))
 	if err != nil {
-		return fault(name+" is not there", "give the container --device "+name+
+		return faultFound(name+" is not there", "give the container --device "+name+
 			", or on a host start udev")
 	}
 	if m.capability(capDACOverride) || m.mayWrite(st) {
-		return nothing()
+		return noProblem()
 	}
-	return fault(fmt.Sprintf("this user may not read and write %s (%s)", name, st.Mode().Perm()),
+	return faultFound(fmt.Sprintf("this user may not read and write %s (%s)", name,
+		st.Mode().Perm()),
 		"a udev rule KERNEL==\"uverbs*\", MODE=\"0666\", as most distributions have it, "+
 			"or GROUP=\"rdma\"")
 }
@@ -39,7 +40,7 @@ func (m *machine) mayWrite(st os.FileInfo) bool {
 	if !ok {
 		return true
 	}
-	ids := func(field string) []string { return strings.Fields(m.status(field)) }
+	ids := func(field string) []string { return strings.Fields(m.statusField(field)) }
 	shift := 0
 	switch {
 	case slices.Contains(ids("Uid"), strconv.Itoa(int(sys.Uid))):
@@ -54,9 +55,9 @@ func (m *machine) mayWrite(st os.FileInfo) bool {
 // and flow rules.
 func capabilities(m *machine) []problem {
 	if m.capability(capNetRaw) {
-		return nothing()
+		return noProblem()
 	}
-	return fault("CAP_NET_RAW is missing: the kernel refuses raw packet queues and flow rules",
+	return faultFound("CAP_NET_RAW is missing: the kernel refuses raw packet queues and flow rules",
 		"setcap cap_net_raw+ep PROGRAM, AmbientCapabilities=CAP_NET_RAW, docker --cap-add "+
 			"NET_RAW, or be root")
 }
@@ -65,10 +66,11 @@ func capabilities(m *machine) []problem {
 // sockets.
 func hostFilters(m *machine) []problem {
 	if m.cfg.Filter == nil || !errors.Is(m.cfg.Filter(), os.ErrPermission) {
-		return nothing()
+		return noProblem()
 	}
-	return note("--address host is refused: this kernel wants CAP_NET_ADMIN for filters of TCP "+
-		"sockets",
+	return noteFound(
+		"--address host is refused: this kernel wants CAP_NET_ADMIN for filters of TCP "+
+			"sockets",
 		"for --address host setcap cap_net_raw,cap_net_admin+ep PROGRAM, "+
 			"AmbientCapabilities=CAP_NET_RAW CAP_NET_ADMIN, docker --cap-add NET_ADMIN, or be root")
 }
@@ -76,11 +78,12 @@ func hostFilters(m *machine) []problem {
 // userNamespace: up to linux 6.12 uverbs checks capabilities in the initial user namespace, whose
 // map is 0 0 4294967295 (user_namespaces(7)).
 func userNamespace(m *machine) []problem {
-	ids := strings.Fields(m.text("proc/self/uid_map"))
-	if len(ids) == 0 || slices.Equal(ids, []string{"0", "0", "4294967295"}) || !m.older(6, 13) {
-		return nothing()
+	ids := strings.Fields(m.readText("proc/self/uid_map"))
+	if len(ids) == 0 || slices.Equal(ids, []string{"0", "0", "4294967295"}) || !m.kernelOlder(6,
+		13) {
+		return noProblem()
 	}
-	return fault("this is a user namespace, and this kernel wants CAP_NET_RAW outside of it",
+	return faultFound("this is a user namespace, and this kernel wants CAP_NET_RAW outside of it",
 		"run it without a user namespace (hostUsers: true, docker --userns=host), or on a "+
 			"newer kernel")
 }
@@ -92,9 +95,9 @@ const (
 )
 
 func lockedMemory(m *machine) []problem {
-	soft := strings.Fields(m.field("Max locked memory", "proc/self/limits"))
+	soft := strings.Fields(m.fieldOf("Max locked memory", "proc/self/limits"))
 	if len(soft) == 0 || soft[0] == "unlimited" || m.capability(capIPCLock) {
-		return nothing()
+		return noProblem()
 	}
 	const advice = "ulimit -l unlimited, LimitMEMLOCK=64M, docker --ulimit memlock=-1, or " +
 		"CAP_IPC_LOCK"
@@ -102,22 +105,22 @@ func lockedMemory(m *machine) []problem {
 	saw := fmt.Sprintf("this process may lock %.1f MiB", float64(n)/(1<<20))
 	switch {
 	case err != nil || n >= lockedMost:
-		return nothing()
+		return noProblem()
 	case n < lockedLeast:
-		return fault(saw+", a server with one queue needs 4 MiB", advice)
+		return faultFound(saw+", a server with one queue needs 4 MiB", advice)
 	}
-	return note(saw+", a server with many queues takes up to 30 MiB", advice)
+	return noteFound(saw+", a server with many queues takes up to 30 MiB", advice)
 }
 
 // limitDir holds the directory of a cgroup that this process is below, or in, and its name there.
 type limitDir struct{ dir, name string }
 
-// limits returns the directories of the cgroups that limit a resource, from this process' own to
-// the root: each of them does. controller is one of version 1; where it is not mounted, and in
+// cgroupLimits returns the directories of the cgroups that limit a resource, from this process' own
+// to the root: each of them does. controller is one of version 1; where it is not mounted, and in
 // version 2, which names none, the cgroups of version 2 count (cgroups(7)).
-func (m *machine) limits(controller string) (dirs []limitDir) {
+func (m *machine) cgroupLimits(controller string) (dirs []limitDir) {
 	var own, root string
-	for line := range strings.Lines(m.text("proc/self/cgroup")) {
+	for line := range strings.Lines(m.readText("proc/self/cgroup")) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) < 3 {
 			continue
@@ -127,7 +130,7 @@ func (m *machine) limits(controller string) (dirs []limitDir) {
 			own, root = parts[2], "sys/fs/cgroup"
 		case slices.Contains(strings.Split(parts[1], ","), controller):
 			own, root = parts[2], "sys/fs/cgroup/"+parts[1]
-			if !m.has(root) {
+			if !m.exists(root) {
 				root = "sys/fs/cgroup/" + controller
 			}
 		}
@@ -162,15 +165,15 @@ func cgroupRDMA(m *machine) (found []problem) {
 	rx, tx := cmp.Or(m.cfg.RxQueues, defaultRxQueues), cmp.Or(m.cfg.TxQueues, defaultTxQueues)
 	need := map[string]uint64{"hca_handle": 1,
 		"hca_object": uint64(objectsOfDevice + objectsPerQueue*(rx+tx))}
-	for _, at := range m.limits("rdma") {
+	for _, at := range m.cgroupLimits("rdma") {
 		used := map[string]uint64{}
-		for _, use := range strings.Fields(m.field(m.rdma+" ", at.dir, "rdma.current")) {
+		for _, use := range strings.Fields(m.fieldOf(m.rdma+" ", at.dir, "rdma.current")) {
 			name, value, _ := strings.Cut(use, "=")
 			used[name], _ = strconv.ParseUint(value, 10, 64)
 		}
-		for _, limit := range strings.Fields(m.field(m.rdma+" ", at.dir, "rdma.max")) {
+		for _, limit := range strings.Fields(m.fieldOf(m.rdma+" ", at.dir, "rdma.max")) {
 			name, value, _ := strings.Cut(limit, "=")
-			n := below(value)
+			n := parseLimit(value)
 			least, known := need[name]
 			if !known || n == math.MaxUint64 {
 				continue
@@ -183,22 +186,24 @@ func cgroupRDMA(m *machine) (found []problem) {
 			advice := "raise rdma.max of " + at.name
 			switch {
 			case left < least && name == "hca_handle":
-				found = append(found, fault(saw+", a server needs 1", advice)...)
+				found = append(found, faultFound(saw+", a server needs 1", advice)...)
 			case left < least:
-				found = append(found, fault(fmt.Sprintf("%s, a server with %d receive and %d send "+
-					"queues needs %d", saw, rx, tx, least), advice+", or use fewer queues")...)
+				found = append(found,
+					faultFound(fmt.Sprintf("%s, a server with %d receive and %d send "+
+						"queues needs %d", saw, rx, tx, least), advice+", or use fewer queues")...)
 			case name == "hca_object" && left < least+objectsToBalance:
-				found = append(found, note(fmt.Sprintf("%s, a server with %d receive and %d send "+
-					"queues needs %d, and %d to spread load anew", saw, rx, tx, least,
-					least+objectsToBalance), advice+", or use fewer queues")...)
+				found = append(found,
+					noteFound(fmt.Sprintf("%s, a server with %d receive and %d send "+
+						"queues needs %d, and %d to spread load anew", saw, rx, tx, least,
+						least+objectsToBalance), advice+", or use fewer queues")...)
 			}
 		}
 	}
 	return found
 }
 
-// below returns a limit; "max" is none.
-func below(limit string) uint64 {
+// parseLimit returns a limit; "max" is none.
+func parseLimit(limit string) uint64 {
 	n, err := strconv.ParseUint(limit, 10, 64)
 	if err != nil {
 		return math.MaxUint64
@@ -210,11 +215,11 @@ func below(limit string) uint64 {
 // for none.
 func cgroupMemory(m *machine) (found []problem) {
 	const least = 64 << 20
-	for _, at := range m.limits("memory") {
-		n := min(below(m.text(at.dir, "memory.max")),
-			below(m.text(at.dir, "memory.limit_in_bytes")))
+	for _, at := range m.cgroupLimits("memory") {
+		n := min(parseLimit(m.readText(at.dir, "memory.max")),
+			parseLimit(m.readText(at.dir, "memory.limit_in_bytes")))
 		if n < least {
-			found = append(found, fault(fmt.Sprintf("the cgroup %s allows %d MiB of memory",
+			found = append(found, faultFound(fmt.Sprintf("the cgroup %s allows %d MiB of memory",
 				at.name, n>>20), "allow 64 MiB and more: MemoryMax=, docker --memory")...)
 		}
 	}
@@ -224,16 +229,17 @@ func cgroupMemory(m *machine) (found []problem) {
 // cgroupCPU reads cpu.max, "QUOTA PERIOD" in microseconds, or the two files of version 1, where a
 // quota of -1 is none.
 func cgroupCPU(m *machine) (found []problem) {
-	for _, at := range m.limits("cpu") {
-		quota, period, _ := strings.Cut(m.text(at.dir, "cpu.max"), " ")
+	for _, at := range m.cgroupLimits("cpu") {
+		quota, period, _ := strings.Cut(m.readText(at.dir, "cpu.max"), " ")
 		if quota == "" {
-			quota = m.text(at.dir, "cpu.cfs_quota_us")
-			period = m.text(at.dir, "cpu.cfs_period_us")
+			quota = m.readText(at.dir, "cpu.cfs_quota_us")
+			period = m.readText(at.dir, "cpu.cfs_period_us")
 		}
-		if q, p := below(quota), below(period); p > 0 && p < math.MaxUint64 && q < p {
-			found = append(found, note(fmt.Sprintf("the cgroup %s allows %d%% of one processor: "+
-				"rings fill while the process waits for its turn", at.name, q*100/p),
-				"allow one whole processor per queue: CPUQuota=, docker --cpus")...)
+		if q, p := parseLimit(quota), parseLimit(period); p > 0 && p < math.MaxUint64 && q < p {
+			found = append(found,
+				noteFound(fmt.Sprintf("the cgroup %s allows %d%% of one processor: "+
+					"rings fill while the process waits for its turn", at.name, q*100/p),
+					"allow one whole processor per queue: CPUQuota=, docker --cpus")...)
 		}
 	}
 	return found

@@ -25,8 +25,8 @@ func parseAttributes(b []byte) (attributes, error) {
 	return found, nil
 }
 
-// uint reads an attribute of 4 or 8 bytes; 0 if it is not there.
-func (a attributes) uint(kind uint16) uint64 {
+// readUint reads an attribute of 4 or 8 bytes; 0 if it is not there.
+func (a attributes) readUint(kind uint16) uint64 {
 	switch b := a[kind]; len(b) {
 	case 4:
 		return uint64(binary.NativeEndian.Uint32(b))
@@ -36,9 +36,9 @@ func (a attributes) uint(kind uint16) uint64 {
 	return 0
 }
 
-// ethtool asks generic netlink for what ethtool(8) shows of a netdev
+// askEthtool asks generic netlink for what askEthtool(8) shows of a netdev
 // (Documentation/networking/ethtool-netlink.rst). Requests have the header as attribute 1.
-func ethtool(netdev string, command uint8, flags uint32) (attributes, error) {
+func askEthtool(netdev string, command uint8, flags uint32) (attributes, error) {
 	family, err := netlink.GenlFamilyGet(unix.ETHTOOL_GENL_NAME)
 	if err != nil {
 		return nil, fmt.Errorf("ask ethtool about %s: %w", netdev, err)
@@ -60,17 +60,18 @@ func ethtool(netdev string, command uint8, flags uint32) (attributes, error) {
 }
 
 func rxRingOf(netdev string) (size, most int, err error) {
-	a, err := ethtool(netdev, unix.ETHTOOL_MSG_RINGS_GET, 0)
-	return int(a.uint(unix.ETHTOOL_A_RINGS_RX)), int(a.uint(unix.ETHTOOL_A_RINGS_RX_MAX)), err
+	a, err := askEthtool(netdev, unix.ETHTOOL_MSG_RINGS_GET, 0)
+	return int(a.readUint(unix.ETHTOOL_A_RINGS_RX)), int(a.readUint(unix.ETHTOOL_A_RINGS_RX_MAX)),
+		err
 }
 
 // pauseOf adds up both kinds of pause. A netdev that knows only one of them is no error.
 func pauseOf(netdev string) (p Pause, err error) {
-	a, err := ethtool(netdev, unix.ETHTOOL_MSG_PAUSE_GET, unix.ETHTOOL_FLAG_STATS)
+	a, err := askEthtool(netdev, unix.ETHTOOL_MSG_PAUSE_GET, unix.ETHTOOL_FLAG_STATS)
 	if err == nil {
 		stats, _ := parseAttributes(a[unix.ETHTOOL_A_PAUSE_STATS])
-		p.Received = known(stats.uint(unix.ETHTOOL_A_PAUSE_STAT_RX_FRAMES))
-		p.Sent = known(stats.uint(unix.ETHTOOL_A_PAUSE_STAT_TX_FRAMES))
+		p.Received = knownOrZero(stats.readUint(unix.ETHTOOL_A_PAUSE_STAT_RX_FRAMES))
+		p.Sent = knownOrZero(stats.readUint(unix.ETHTOOL_A_PAUSE_STAT_TX_FRAMES))
 	}
 	pfc, without := pfcOf(netdev)
 	if without != nil {
@@ -80,8 +81,8 @@ func pauseOf(netdev string) (p Pause, err error) {
 	return p, nil
 }
 
-// known returns 0 of a counter that the driver does not have, which is all ones.
-func known(n uint64) uint64 {
+// knownOrZero returns 0 of a counter that the driver does not have, which is all ones.
+func knownOrZero(n uint64) uint64 {
 	if n == ^uint64(0) {
 		return 0
 	}

@@ -37,7 +37,7 @@ func TestEthtool(t *testing.T) {
 	if p, err := pauseOf("lo"); err == nil {
 		t.Errorf("%+v", p)
 	}
-	if _, err := ethtool("no-such-netdev", 15, 0); err == nil {
+	if _, err := askEthtool("no-such-netdev", 15, 0); err == nil {
 		t.Error("rings of a netdev that is not there")
 	}
 }

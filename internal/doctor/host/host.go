@@ -52,11 +52,11 @@ type problem struct {
 func Run(cfg Config) doctor.Report {
 	if cfg.Root == "" {
 		cfg.Root = "/"
-		cfg.ask()
+		cfg.askKernel()
 	}
 	m := newMachine(cfg)
 	r := doctor.Report{Title: "doctor", Device: m.rdma}
-	for _, c := range checks() {
+	for _, c := range allChecks() {
 		found := c.look(m)
 		if len(found) == 0 {
 			r.Results = append(r.Results, doctor.Result{Check: c.name, State: doctor.OK})
@@ -69,9 +69,9 @@ func Run(cfg Config) doctor.Report {
 	return r
 }
 
-// nothing returns what a check finds that finds nothing wrong.
-func nothing() []problem { return nil }
+// noProblem returns what a check finds that finds nothing wrong.
+func noProblem() []problem { return nil }
 
-func fault(saw, do string) []problem { return []problem{{doctor.Failed, saw, do}} }
+func faultFound(saw, do string) []problem { return []problem{{doctor.Failed, saw, do}} }
 
-func note(saw, do string) []problem { return []problem{{doctor.Note, saw, do}} }
+func noteFound(saw, do string) []problem { return []problem{{doctor.Note, saw, do}} }

@@ -26,23 +26,24 @@ const class = "sys/class/infiniband"
 
 func newMachine(cfg Config) *machine {
 	m := &machine{tree: tree{cfg.Root}, cfg: cfg, rdma: cfg.Device, portN: 1}
-	m.find()
+	m.findPort()
 	if m.dev != "" {
 		m.bus = path.Join(m.dev, "device")
-		m.pci = m.function(m.bus)
+		m.pci = m.functionDir(m.bus)
 	}
-	for _, name := range m.names("sys/class/infiniband_verbs") {
-		if m.dev != "" && m.text("sys/class/infiniband_verbs", name, "ibdev") == m.rdma {
+	for _, name := range m.listNames("sys/class/infiniband_verbs") {
+		if m.dev != "" && m.readText("sys/class/infiniband_verbs", name, "ibdev") == m.rdma {
 			m.node = name
 		}
 	}
 	return m
 }
 
-// find finds the port that was asked for: as the driver does where it can be asked, else by files.
-func (m *machine) find() {
+// findPort finds the port that was asked for: as the driver does where it can be asked, else by
+// files.
+func (m *machine) findPort() {
 	if locate := m.cfg.Locate; locate != nil && m.cfg.Device != "" {
-		if at, err := locate(m.cfg.Device); err == nil && m.has(class, at.RDMA) {
+		if at, err := locate(m.cfg.Device); err == nil && m.exists(class, at.RDMA) {
 			m.rdma, m.dev = at.RDMA, path.Join(class, at.RDMA)
 			m.netdev, m.portN = at.Netdev, at.Port
 			return
@@ -53,7 +54,7 @@ func (m *machine) find() {
 	if m.cfg.NetdevName != nil && device != "" {
 		called = m.cfg.NetdevName(device)
 	}
-	for _, name := range m.names(class) {
+	for _, name := range m.listNames(class) {
 		net := m.netdevOf(name)
 		port := m.portOf(name, called)
 		if device != "" && device != name && (called != net || net == "") && port == 0 {
@@ -76,9 +77,9 @@ func (m *machine) find() {
 // netdevOf returns the netdev of an RDMA device: the one on the same bus device that is no
 // representor.
 func (m *machine) netdevOf(rdma string) string {
-	names := m.names(class, rdma, "device/net")
+	names := m.listNames(class, rdma, "device/net")
 	for _, name := range names {
-		if !representor(m.text("sys/class/net", name, "phys_port_name")) {
+		if !representor(m.readText("sys/class/net", name, "phys_port_name")) {
 			return name
 		}
 	}
@@ -88,10 +89,10 @@ func (m *machine) netdevOf(rdma string) string {
 // portOf returns the number of the port of an RDMA device that has a netdev in its table of
 // addresses, 0 if there is none.
 func (m *machine) portOf(rdma, netdev string) int {
-	for _, number := range m.ports(rdma) {
+	for _, number := range m.portNumbers(rdma) {
 		dir := path.Join(class, rdma, "ports", strconv.Itoa(number), "gid_attrs/ndevs")
-		for _, slot := range m.names(dir) {
-			if netdev != "" && m.text(dir, slot) == netdev {
+		for _, slot := range m.listNames(dir) {
+			if netdev != "" && m.readText(dir, slot) == netdev {
 				return number
 			}
 		}
@@ -99,9 +100,9 @@ func (m *machine) portOf(rdma, netdev string) int {
 	return 0
 }
 
-// ports returns the numbers of the ports of an RDMA device.
-func (m *machine) ports(rdma string) (all []int) {
-	for _, name := range m.names(class, rdma, "ports") {
+// portNumbers returns the numbers of the ports of an RDMA device.
+func (m *machine) portNumbers(rdma string) (all []int) {
+	for _, name := range m.listNames(class, rdma, "ports") {
 		if n, err := strconv.Atoi(name); err == nil {
 			all = append(all, n)
 		}
@@ -110,12 +111,12 @@ func (m *machine) ports(rdma string) (all []int) {
 	return all
 }
 
-// function returns the directory of the PCI function of a device: itself, or what its auxiliary
+// functionDir returns the directory of the PCI function of a device: itself, or what its auxiliary
 // device, of a scalable function, is on (mlx5_core.sf.N; linux
 // drivers/net/ethernet/mellanox/mlx5/core/sf). What sysfs tells of NUMA node, IOMMU and PCIe link
 // is there.
-func (m *machine) function(bus string) string {
-	own, err := filepath.EvalSymlinks(m.path(bus))
+func (m *machine) functionDir(bus string) string {
+	own, err := filepath.EvalSymlinks(m.joinPath(bus))
 	root, rootErr := filepath.EvalSymlinks(m.root)
 	if err != nil || rootErr != nil || isPCI(filepath.Base(own)) ||
 		!isPCI(filepath.Base(filepath.Dir(own))) {
@@ -135,60 +136,60 @@ func isPCI(name string) bool {
 	return err == nil && n == 4
 }
 
-// scalable reports whether the device is a scalable function.
-func (m *machine) scalable() bool { return m.pci != m.bus }
+// isScalable reports whether the device is a scalable function.
+func (m *machine) isScalable() bool { return m.pci != m.bus }
 
-// address returns the PCI address of the function that the device is, or is on.
-func (m *machine) address() string {
-	if m.scalable() {
+// pciAddress returns the PCI address of the function that the device is, or is on.
+func (m *machine) pciAddress() string {
+	if m.isScalable() {
 		return path.Base(m.pci)
 	}
-	return m.target(m.bus)
+	return m.linkTarget(m.bus)
 }
 
-// above returns the directory of the physical function behind which the device is a virtual one,
-// and pci if it is none.
-func (m *machine) above() string {
-	if m.has(m.pci, "physfn") {
+// physicalDir returns the directory of the physical function behind which the device is a virtual
+// one, and pci if it is none.
+func (m *machine) physicalDir() string {
+	if m.exists(m.pci, "physfn") {
 		return path.Join(m.pci, "physfn")
 	}
 	return m.pci
 }
 
-// uplinks returns the netdevs, below the directory, of the port that a virtual or a scalable
+// uplinkNetdevs returns the netdevs, below the directory, of the port that a virtual or a scalable
 // function is behind; none of one that is its own.
-func (m *machine) uplinks() (dir string, names []string) {
-	if !m.scalable() && !m.has(m.pci, "physfn") {
+func (m *machine) uplinkNetdevs() (dir string, names []string) {
+	if !m.isScalable() && !m.exists(m.pci, "physfn") {
 		return "", nil
 	}
-	dir = path.Join(m.above(), "net")
-	for _, name := range m.names(dir) {
-		if !representor(m.text(dir, name, "phys_port_name")) {
+	dir = path.Join(m.physicalDir(), "net")
+	for _, name := range m.listNames(dir) {
+		if !representor(m.readText(dir, name, "phys_port_name")) {
 			names = append(names, name)
 		}
 	}
 	return dir, names
 }
 
-// net returns a path of the netdev's in sysfs.
-func (m *machine) net(parts ...string) string {
+// netdevPath returns a path of the netdev's in sysfs.
+func (m *machine) netdevPath(parts ...string) string {
 	return path.Join(append([]string{"sys/class/net", m.netdev}, parts...)...)
 }
 
-// port returns a path of the port.
-func (m *machine) port(parts ...string) string { return m.portAt(m.portN, parts...) }
+// portPath returns a path of the port.
+func (m *machine) portPath(parts ...string) string { return m.portAt(m.portN, parts...) }
 
 // portAt returns a path of a port of the device.
 func (m *machine) portAt(number int, parts ...string) string {
 	return path.Join(append([]string{m.dev, "ports", strconv.Itoa(number)}, parts...)...)
 }
 
-// status returns a field of this process' status (proc_pid_status(5)).
-func (m *machine) status(name string) string { return m.field(name+":", "proc/self/status") }
+// statusField returns a field of this process' status (proc_pid_status(5)).
+func (m *machine) statusField(name string) string { return m.fieldOf(name+":", "proc/self/status") }
 
 // capability reports whether this process has it (linux include/uapi/linux/capability.h).
 func (m *machine) capability(n int) bool {
-	set, _ := strconv.ParseUint(m.status("CapEff"), 16, 64)
+	set, _ := strconv.ParseUint(m.statusField("CapEff"), 16, 64)
 	return set&(1<<n) != 0
 }
 
@@ -198,20 +199,20 @@ const (
 	capIPCLock     = 14
 )
 
-// release returns the kernel's, as major and minor.
-func (m *machine) release() (major, minor int) {
-	fmt.Sscanf(m.text("proc/sys/kernel/osrelease"), "%d.%d", &major, &minor)
+// kernelRelease returns the kernel's, as major and minor.
+func (m *machine) kernelRelease() (major, minor int) {
+	fmt.Sscanf(m.readText("proc/sys/kernel/osrelease"), "%d.%d", &major, &minor)
 	return major, minor
 }
 
-// older reports whether the kernel is known and older than that.
-func (m *machine) older(major, minor int) bool {
-	have, sub := m.release()
+// kernelOlder reports whether the kernel is known and older than that.
+func (m *machine) kernelOlder(major, minor int) bool {
+	have, sub := m.kernelRelease()
 	return have > 0 && (have < major || have == major && sub < minor)
 }
 
-// cpus reads a list such as 0-3,8.
-func cpus(list string) (all []int) {
+// parseCPUs reads a list such as 0-3,8.
+func parseCPUs(list string) (all []int) {
 	for part := range strings.SplitSeq(list, ",") {
 		var first, last int
 		switch n, _ := fmt.Sscanf(part, "%d-%d", &first, &last); n {
@@ -227,15 +228,15 @@ func cpus(list string) (all []int) {
 	return all
 }
 
-// near returns the CPUs of the card's NUMA node; nil: it has none, or that is not known.
-func (m *machine) near() []int {
-	node, ok := m.number(m.pci, "numa_node")
+// cpusNearCard returns the CPUs of the card's NUMA node; nil: it has none, or that is not known.
+func (m *machine) cpusNearCard() []int {
+	node, ok := m.readNumber(m.pci, "numa_node")
 	if !ok || node < 0 {
 		return nil
 	}
-	return cpus(m.text("sys/devices/system/node", fmt.Sprintf("node%d", node), "cpulist"))
+	return parseCPUs(m.readText("sys/devices/system/node", fmt.Sprintf("node%d", node), "cpulist"))
 }
 
-func share(a, b []int) bool {
+func haveCommon(a, b []int) bool {
 	return slices.ContainsFunc(a, func(c int) bool { return slices.Contains(b, c) })
 }

@@ -10,28 +10,28 @@ import (
 // tree is the files below a root. What is not there reads as empty.
 type tree struct{ root string }
 
-func (t tree) path(parts ...string) string {
+func (t tree) joinPath(parts ...string) string {
 	return filepath.Join(append([]string{t.root}, parts...)...)
 }
 
-// text returns a file's content without surrounding space.
-func (t tree) text(parts ...string) string {
-	b, err := os.ReadFile(t.path(parts...))
+// readText returns a file's content without surrounding space.
+func (t tree) readText(parts ...string) string {
+	b, err := os.ReadFile(t.joinPath(parts...))
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
 }
 
-// number returns a file's content as a number, decimal or 0x.
-func (t tree) number(parts ...string) (int64, bool) {
-	n, err := strconv.ParseInt(t.text(parts...), 0, 64)
+// readNumber returns a file's content as a number, decimal or 0x.
+func (t tree) readNumber(parts ...string) (int64, bool) {
+	n, err := strconv.ParseInt(t.readText(parts...), 0, 64)
 	return n, err == nil
 }
 
-// names lists a directory, sorted.
-func (t tree) names(parts ...string) (names []string) {
-	entries, err := os.ReadDir(t.path(parts...))
+// listNames lists a directory, sorted.
+func (t tree) listNames(parts ...string) (names []string) {
+	entries, err := os.ReadDir(t.joinPath(parts...))
 	if err != nil {
 		return nil
 	}
@@ -41,23 +41,23 @@ func (t tree) names(parts ...string) (names []string) {
 	return names
 }
 
-func (t tree) has(parts ...string) bool {
-	_, err := os.Stat(t.path(parts...))
+func (t tree) exists(parts ...string) bool {
+	_, err := os.Stat(t.joinPath(parts...))
 	return err == nil
 }
 
-// target returns the last element of what a symbolic link points to.
-func (t tree) target(parts ...string) string {
-	to, err := os.Readlink(t.path(parts...))
+// linkTarget returns the last element of what a symbolic link points to.
+func (t tree) linkTarget(parts ...string) string {
+	to, err := os.Readlink(t.joinPath(parts...))
 	if err != nil {
 		return ""
 	}
 	return filepath.Base(to)
 }
 
-// field returns the rest of the line of a file that begins with name.
-func (t tree) field(name string, parts ...string) string {
-	for line := range strings.Lines(t.text(parts...)) {
+// fieldOf returns the rest of the line of a file that begins with name.
+func (t tree) fieldOf(name string, parts ...string) string {
+	for line := range strings.Lines(t.readText(parts...)) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
 			return strings.TrimSpace(rest)
 		}
