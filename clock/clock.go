@@ -19,7 +19,7 @@ type Clock struct{ source Source }
 type Source interface {
 	// Now is the time, which never goes back.
 	Now() time.Time
-	// AfterFunc has f called in a goroutine of its own once d has passed, as time.AfterFunc does.
+	// AfterFunc calls f in a goroutine of its own once d has passed, as time.AfterFunc does.
 	AfterFunc(d time.Duration, f func()) Timer
 }
 
@@ -28,7 +28,8 @@ type Timer interface {
 	// Stop reports whether it has kept the function from being called. It does not wait for one
 	// that runs.
 	Stop() bool
-	// Reset has the function called once d has passed, and reports whether the timer was running.
+	// Reset makes the timer call its function once d has passed, and reports whether the timer was
+	// running.
 	Reset(d time.Duration) bool
 }
 
@@ -63,7 +64,7 @@ func (c Clock) Until(t time.Time) time.Duration {
 	return time.Until(t)
 }
 
-// AfterFunc has f called in a goroutine of its own once d has passed.
+// AfterFunc calls f in a goroutine of its own once d has passed.
 func (c Clock) AfterFunc(d time.Duration, f func()) Timer {
 	if c.source != nil {
 		return c.source.AfterFunc(d, f)

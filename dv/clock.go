@@ -35,7 +35,7 @@ func (d *Device) Clock() (c Clock, ok bool) {
 // a frame received just now.
 func (c *Clock) Set(ticks uint64, at time.Time) { c.ticks, c.at = ticks, at }
 
-// Time is when the time stamp ticks was taken: up to half the counter's range
+// Time says when the time stamp ticks was taken: up to half the counter's range
 // before or after the moment it was set to.
 func (c *Clock) Time(ticks uint64) time.Time {
 	if c.real {

@@ -37,7 +37,7 @@ type Config struct {
 	// Linux receives no unicast frame on this port any more, its users over the
 	// network included. For a virtual function that is given away whole.
 	AllowNetdevMAC bool
-	// TakesOver has no unicast come before Device.TakeOver: MAC is another process's on this port,
+	// TakesOver keeps unicast away until Device.TakeOver: MAC is another process's on this port,
 	// which goes on with its connections for a while. Not used with HostMode, where rules have
 	// PriorityHandOver for this.
 	TakesOver bool
@@ -89,11 +89,11 @@ type Config struct {
 	// [no-multi-seg]. Default, with an MTU above 2414: 2 to 8 smaller buffers per
 	// receive descriptor, of which a frame takes those it reaches (Packet.More).
 	NoMultiSegment bool
-	// Striding has the NIC pack received frames into large buffers, each in as many strides of 256
-	// bytes as it takes, instead of giving each a buffer of its own: small frames then take little
-	// memory, and a ring holds many more of them [the reverse of no-striding]. Packet.Frame is then
-	// a buffer of many frames, which is used again when all of them are back. Never write behind a
-	// Packet's Data. Refused where the device cannot.
+	// Striding makes the NIC pack received frames into large buffers, each in as many strides of
+	// 256 bytes as it takes, instead of giving each a buffer of its own: small frames then take
+	// little memory, and a ring holds many more of them [the reverse of no-striding]. Packet.Frame
+	// is then a buffer of many frames, which is used again when all of them are back. Never write
+	// behind a Packet's Data. Refused where the device cannot.
 	Striding bool
 	// EventFrames and EventMicroseconds hold the event that RxQueue.Arm asks for until so many
 	// frames are there or so much time has passed: fewer wake-ups for some delay. 0 of EventFrames:

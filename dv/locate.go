@@ -18,7 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 )
 
-// host is where devices are looked for. Tests point it at a tree of files
+// host gives access to where devices are looked for. Tests point it at a tree of files
 // and at facts of their own.
 type host struct {
 	root   string // of /sys and /dev

@@ -77,7 +77,7 @@ func (s *staging) allocPiece(n uint32) (uint32, bool) {
 	return at, true
 }
 
-// restartIfEmpty has the next piece come from the start of the memory, when none is in use: what
+// restartIfEmpty takes the next piece from the start of the memory, when none is in use: what
 // was written last time is likelier to be in the processor's caches.
 func (s *staging) restartIfEmpty() {
 	s.head += -s.head & (s.size - 1)

@@ -7,7 +7,7 @@ type Frame uint32
 // NoFrame is no frame.
 const NoFrame = ^Frame(0)
 
-// RxFlags is what the NIC found out about a received frame.
+// RxFlags says what the NIC found out about a received frame.
 type RxFlags uint16
 
 const (

@@ -78,7 +78,8 @@ func (r *recovery) timerForReset() time.Duration {
 	return r.pauseBeforeReset()
 }
 
-// takePending is why a reset was put off, or what is known of one that another goroutine asked for.
+// takePending says why a reset was put off, or what is known of one that another goroutine asked
+// for.
 func (r *recovery) takePending() string {
 	cause := r.pending
 	if r.pending = ""; cause == "" {

@@ -15,7 +15,7 @@ import (
 // only what is in there: on a virtual function, and on a physical one with SR-IOV on (linux
 // drivers/net/ethernet/mellanox/mlx5/core/eswitch.c). Its methods may be called from any goroutine.
 type AddressList interface {
-	// Add has frames to mac received, to every group if mac is nil.
+	// Add receives frames to mac, to every group if mac is nil.
 	Add(mac net.HardwareAddr) error
 	// Remove undoes one Add.
 	Remove(mac net.HardwareAddr) error

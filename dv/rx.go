@@ -93,7 +93,7 @@ type rqFormat interface {
 	release(pkts []Packet)
 	// placeBuffer puts a buffer into the ring; false: the ring has all it can take.
 	placeBuffer(f Frame) bool
-	// room is how many buffers the ring could take.
+	// room says how many buffers the ring could take.
 	room() uint32
 	// mostBuffers is the count up to which descriptors may be published.
 	mostBuffers() uint32
@@ -246,7 +246,7 @@ func (q *RxQueue) Size() int { return int(q.mask) + 1 }
 // given more for the last time: near 0 it is about to drop frames. Any goroutine may call it.
 func (q *RxQueue) Left() int { return int(q.left.Load()) }
 
-// waiter is where a queue asks for events, and where they come.
+// waiter says where a queue asks for events, and where they come.
 type waiter struct {
 	channel  *uverbs.CompChannel
 	page     *uverbs.Page // with the register for asking, at byte offset register

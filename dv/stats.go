@@ -32,20 +32,21 @@ type RxStats struct {
 	Compressed uint64
 	// Segmented says how many of the packets took more than one buffer.
 	Segmented uint64
-	// Polls is calls of Poll that looked at the ring, Hits those that returned packets.
+	// Polls counts calls of Poll that looked at the ring, Hits those that returned packets.
 	Polls, Hits uint64
-	// Arms is events asked for, Events those that came, Wakes returns of Wait for another reason.
+	// Arms counts events asked for, Events those that came, Wakes returns of Wait for another
+	// reason.
 	Arms, Events, Wakes uint64
-	// AsleepNanos is the nanoseconds spent in Wait, with those of one that is going on.
+	// AsleepNanos counts the nanoseconds spent in Wait, with those of one that is going on.
 	AsleepNanos uint64
-	// Refills is publications of new buffers (doorbell record stores).
+	// Refills counts publications of new buffers (doorbell record stores).
 	Refills uint64
-	// Stalls is the times the ring was found without a single buffer for the NIC, which drops
+	// Stalls counts the times the ring was found without a single buffer for the NIC, which drops
 	// what comes for it then, until the next of Refills. Stats.OutOfBuffer counts those frames.
 	Stalls uint64
-	// Drops are frames that came in and were not delivered.
+	// Drops counts frames that came in and were not delivered.
 	Drops RxDrops
-	// Resets is recoveries of the queue from an error.
+	// Resets counts recoveries of the queue from an error.
 	Resets uint64
 }
 
@@ -71,17 +72,17 @@ type TxStats struct {
 	LSO, Inline, ZeroCopy uint64
 	// MultiPacket says how many shared their descriptor with others, or could have.
 	MultiPacket uint64
-	// Doorbells is flushes that had something to say.
+	// Doorbells counts flushes that had something to say.
 	Doorbells uint64
 	// BlueFlames says how many of them carried their descriptor.
 	BlueFlames uint64
-	// Completions is completion entries consumed.
+	// Completions counts completion entries consumed.
 	Completions uint64
-	// Stalls is posts refused because the ring or its staging memory was full.
+	// Stalls counts posts refused because the ring or its staging memory was full.
 	Stalls uint64
-	// Drops are packets that were posted and not sent.
+	// Drops counts packets that were posted and not sent.
 	Drops TxDrops
-	// Resets is recoveries of the queue from an error.
+	// Resets counts recoveries of the queue from an error.
 	Resets uint64
 }
 

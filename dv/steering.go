@@ -115,7 +115,7 @@ func groupClasses() []group {
 // ethMatch returns the group's frames.
 func (g group) ethMatch() uverbs.EthMatch { return uverbs.EthMatch{Dst: g.dst, DstMask: g.mask} }
 
-// copyRule has the frames of match copied for us; they go on to Linux. It has no tag, so
+// copyRule copies the frames of match for us; they go on to Linux. It has no tag, so
 // that the equal rules of other slices on this port are merged with it: each gets a copy.
 func copyRule(match uverbs.EthMatch, port uint8) uverbs.FlowAttr {
 	return uverbs.FlowAttr{Priority: groupPriority, Port: port, DontTrap: true,

@@ -6,7 +6,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// wakeReason is what the owner of a receive queue is woken for.
+// wakeReason says what the owner of a receive queue is woken for.
 type wakeReason uint8
 
 const (
@@ -23,7 +23,7 @@ type wakeTimers struct {
 	timers [wakeReasons]clock.Timer // nil: not needed yet
 }
 
-// wakeAfter has wake called once pause has passed. An earlier call for the same reason is
+// wakeAfter calls wake once pause has passed. An earlier call for the same reason is
 // forgotten.
 func (w *wakeTimers) wakeAfter(why wakeReason, pause time.Duration) {
 	if t := w.timers[why]; t != nil {

@@ -25,7 +25,7 @@ import "errors"
 // message says which.
 var ErrUnsupported = errors.New("not supported here")
 
-// Capability is the number of a capability of Linux (capabilities(7)).
+// Capability gives the number of a capability of Linux (capabilities(7)).
 type Capability int
 
 // Capabilities that a server may still need once its stack is open.

@@ -116,7 +116,7 @@ func (b *rxBurst) addCounts() {
 	}
 }
 
-// keepOpen has the queue finished at the end of the batch.
+// keepOpen postpones finishing the queue to the end of the batch.
 func (b *rxBurst) keepOpen(rq *RQ) {
 	for _, o := range b.open {
 		if o == rq {

@@ -1,6 +1,6 @@
 package simnic
 
-// InlineMode is how much of a frame must be inside its send WQE
+// InlineMode says how much of a frame must be inside its send WQE
 // (min_wqe_inline_mode of the NIC vport context).
 type InlineMode uint8
 

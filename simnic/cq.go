@@ -7,7 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// MiniFormat is what a compressed completion keeps per packet
+// MiniFormat says what a compressed completion keeps per packet
 // (mini_cqe_res_format of the CQ context).
 type MiniFormat uint8
 

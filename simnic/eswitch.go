@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// FunctionKind is what kind of PCI function a NIC is.
+// FunctionKind says what kind of PCI function a NIC is.
 type FunctionKind uint8
 
 // The kinds. In front of all but the first is an e-switch in legacy mode.

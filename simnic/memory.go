@@ -89,7 +89,7 @@ type MemoryPart struct {
 	Offset, Len uint64
 }
 
-// maxPieces is the maximum number of pieces of joined memory.
+// maxPieces gives the maximum number of pieces of joined memory.
 const maxPieces = 1 << 20
 
 // NewJoinedMemory returns a Memory of parts of others, one behind the other. It is the memory of a

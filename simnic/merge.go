@@ -27,7 +27,7 @@ type merge struct {
 	sum      uint16 // of the payload
 }
 
-// maxSegments is the maximum that the completion can report.
+// maxSegments gives the maximum that the completion can report.
 const maxSegments = 255
 
 // segment is a TCP segment that may be merged.

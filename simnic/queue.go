@@ -202,7 +202,7 @@ type violations struct {
 	messages []string
 }
 
-// maxViolations is the maximum number of messages stored; all violations are counted.
+// maxViolations gives the maximum number of messages stored; all violations are counted.
 const maxViolations = 64
 
 func (v *violations) addViolation(format string, args ...any) {

@@ -38,7 +38,7 @@ const (
 	umrPageSize5  = 1 << 42
 )
 
-// maxTranslations is the maximum number of translations that UMR WQEs give a key.
+// maxTranslations gives the maximum number of translations that UMR WQEs give a key.
 const maxTranslations = 1 << 20
 
 // faultUMR gives the fault of a UMR WQE that the key refuses (MLX5_CQE_SYNDROME_MW_BIND_ERR).

@@ -6,7 +6,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// fault is why a WQE failed; the zero fault means it did not.
+// fault says why a WQE failed; the zero fault means it did not.
 type fault struct {
 	syndrome mlx5.Syndrome
 	vendor   uint8

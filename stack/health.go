@@ -219,7 +219,7 @@ func (s *Stack) Unhealthy() error {
 	return nil
 }
 
-// RecoverReporter has a part recovered that is in error: for device, link and stack that is
+// RecoverReporter recovers a part that is in error: for device, link and stack that is
 // [Stack.Recover]. It does not wait. The error is [ErrNoRecovery] where there is nothing to do.
 func (s *Stack) RecoverReporter(reporter string) error {
 	i, err := s.health.reporterOf(reporter)

@@ -204,7 +204,7 @@ func (h *host) remove(p netip.Prefix) {
 	}
 }
 
-// withdraw has no frames to an address come to us any more. The kernel's sockets for its ports
+// withdraw stops receiving frames to an address. The kernel's sockets for its ports
 // stay, and keep it from answering them.
 func (h *host) withdraw(a netip.Addr) error {
 	h.mu.Lock()

@@ -63,7 +63,7 @@ func (h *host) ServeInherited() error {
 	return errors.Join(errs...)
 }
 
-// Pause has a newcomer accept and read from the sockets. What was accepted stays ours.
+// Pause lets a newcomer accept and read from the sockets. What was accepted stays ours.
 func (h *host) Pause() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -89,7 +89,7 @@ func groupMAC(group tcpip.Address) tcpip.LinkAddress {
 	return header.EthernetAddressFromMulticastIPv6Address(group)
 }
 
-// wrapProtocol has wrap applied to what factory makes, if netstack finds all it wants in it.
+// wrapProtocol applies wrap to what factory makes, if netstack finds all it wants in it.
 func wrapProtocol[Whole gstack.NetworkProtocol](factory gstack.NetworkProtocolFactory,
 	wrap func(Whole) gstack.NetworkProtocol) gstack.NetworkProtocolFactory {
 	return func(g *gstack.Stack) gstack.NetworkProtocol {

@@ -44,7 +44,7 @@ func newRAEvents() *raEvents {
 	}
 }
 
-// expect has the result of adding a reported to outcome, until done is called.
+// expect reports the result of adding a to outcome, until done is called.
 func (n *raEvents) expect(a netip.Addr, outcome addressOutcome) (done func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -418,7 +418,7 @@ func mark(ep tcpip.Endpoint, class int) {
 	ep.SetSockOptInt(tcpip.IPv6TrafficClassOption, class)
 }
 
-// markDefault has an endpoint send with the configured traffic class.
+// markDefault makes an endpoint send with the configured traffic class.
 func (s *Stack) markDefault(ep tcpip.Endpoint) {
 	if s.cfg.DSCP != 0 {
 		mark(ep, int(s.cfg.DSCP)<<2)

@@ -45,7 +45,7 @@ type Config struct {
 	// Admin is the ADDRESS:PORT of this machine where status and metrics are served; "": on the
 	// unix socket only.
 	Admin string
-	// Sim is what the software ConnectX is connected to.
+	// Sim says what the software ConnectX is connected to.
 	Sim SimConfig
 }
 

@@ -54,7 +54,7 @@ func (p *dataPair) end(err error) {
 var rawBuffers = sync.Pool{New: func() any { return new([joinedSize]byte) }}
 
 // RawRead implements syscall.RawConn: f reads the data that have come from a descriptor. What it
-// leaves is what the next Read returns. It waits while f returns false.
+// leaves says what the next Read returns. It waits while f returns false.
 func (c *tcpSocket) RawRead(f func(fd uintptr) bool) error {
 	for {
 		done, err := c.readOnce(f)
@@ -138,7 +138,7 @@ func (c *tcpSocket) RawWrite(f func(fd uintptr) bool) error {
 	}
 }
 
-// rawPause is how long a RawWrite whose function has not written waits to call it again.
+// rawPause says how long a RawWrite whose function has not written waits to call it again.
 const rawPause = time.Millisecond
 
 // writeOnce runs f once and sends what it has written.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoDescriptor is what a program gets where the descriptor of a slice's socket would have to be
-// the kernel's. errors.Is(err, errors.ErrUnsupported).
+// errNoDescriptor says what a program gets where the descriptor of a slice's socket would have to
+// be the kernel's. errors.Is(err, errors.ErrUnsupported).
 var errNoDescriptor = os.NewSyscallError("rdma-netstack: the socket of a slice has no descriptor",
 	unix.ENOTSUP)
 

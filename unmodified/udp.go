@@ -57,7 +57,7 @@ type udpSocketConn struct {
 
 var _ Socket = (*udpSocketConn)(nil)
 
-// maxDatagram is the largest payload of a datagram.
+// maxDatagram gives the largest payload of a datagram.
 const maxDatagram = 65535
 
 func newUDPSocket(u *sharedUDP, s *standIn, device string, netdev uint32) *udpSocketConn {

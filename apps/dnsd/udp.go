@@ -12,7 +12,7 @@ import (
 // maxQuery gives the longest query read over UDP; longer ones are cut and get a format error.
 const maxQuery = 4096
 
-// addrPortConn has the methods of conns that need no allocation for an address: net.UDPConn and
+// addrPortConn lists the methods of conns that need no allocation for an address: net.UDPConn and
 // ours.
 type addrPortConn interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
@@ -153,7 +153,7 @@ func (w *udpWorker) answerQuery(query []byte, from asker) []byte {
 	return out
 }
 
-// forwardQuery has the query answered later, by the resolvers; false when too many are in progress.
+// forwardQuery lets the resolvers answer the query later; false when too many are in progress.
 func (w *udpWorker) forwardQuery(query []byte, q, r *dns.Msg, from asker) bool {
 	wire, size, answer := append([]byte(nil), query...), sizeFor(q), r.Copy()
 	w.forwards.Add(1)

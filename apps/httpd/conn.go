@@ -207,7 +207,7 @@ func unread(c net.Conn) (waits, known bool) {
 	return false, false
 }
 
-// endQuiet has a read in progress return if nothing of a request has come: net/http then closes the
+// endQuiet ends a read in progress if nothing of a request has come: net/http then closes the
 // connection. It may be called again, as net/http sets deadlines, too.
 func (c *conn) endQuiet() {
 	q := &c.quiet

@@ -54,7 +54,7 @@ func (c *Clock) Timers() int {
 	return len(c.timers)
 }
 
-// Next is when the next timer expires, which may be now. ok is false if none is set.
+// Next says when the next timer expires, which may be now. ok is false if none is set.
 func (c *Clock) Next() (at time.Time, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,7 @@ const (
 	MinisPerCQE = CQESize / MiniCQESize
 )
 
-// MiniFormat is what a compressed session keeps per frame
+// MiniFormat says what a compressed session keeps per frame
 // (mini_cqe_res_format of the device; not the bit numbers of mlx5dv).
 type MiniFormat uint8
 

@@ -258,7 +258,7 @@ const (
 	FlowFlagEgress   uint32 = 4 // not used
 )
 
-// MaxFlowSpecs is the maximum number of specifications of a rule.
+// MaxFlowSpecs gives the maximum number of specifications of a rule.
 const MaxFlowSpecs = 10
 
 // Values of FlowSpecHdr.Type.

@@ -7,7 +7,7 @@ import "structs"
 // type is the C struct name. Fields called Reserved must be sent as zero. "response" fields belong
 // to the older write() transport: the kernel ignores them here.
 
-// IoctlHdr is struct ib_uverbs_ioctl_hdr: the header of every ioctl, followed by NumAttrs
+// IoctlHdr mirrors struct ib_uverbs_ioctl_hdr: the header of every ioctl, followed by NumAttrs
 // IoctlAttr.
 type IoctlHdr struct {
 	_         structs.HostLayout
@@ -20,7 +20,7 @@ type IoctlHdr struct {
 	Reserved2 uint32 `c:"reserved2"`
 }
 
-// IoctlAttr is struct ib_uverbs_attr. Data holds, by kind: an input of up to 8 bytes itself; a
+// IoctlAttr mirrors struct ib_uverbs_attr. Data holds, by kind: an input of up to 8 bytes itself; a
 // pointer to a longer input or to any output; a handle or descriptor, also a new one on return; the
 // value of a constant (Len is then 8).
 type IoctlAttr struct {
@@ -32,20 +32,20 @@ type IoctlAttr struct {
 	Data     uint64 `c:"data"`
 }
 
-// GetContextReq is struct ib_uverbs_get_context.
+// GetContextReq mirrors struct ib_uverbs_get_context.
 type GetContextReq struct {
 	_        structs.HostLayout
 	Response uint64 `c:"response"`
 }
 
-// GetContextResp is struct ib_uverbs_get_context_resp.
+// GetContextResp mirrors struct ib_uverbs_get_context_resp.
 type GetContextResp struct {
 	_              structs.HostLayout
 	AsyncFD        uint32 `c:"async_fd"`
 	NumCompVectors uint32 `c:"num_comp_vectors"`
 }
 
-// QueryDeviceResp is struct ib_uverbs_query_device_resp.
+// QueryDeviceResp mirrors struct ib_uverbs_query_device_resp.
 type QueryDeviceResp struct {
 	_                     structs.HostLayout
 	FwVer                 uint64  `c:"fw_ver"` // major<<32 | minor<<16 | sub
@@ -91,14 +91,14 @@ type QueryDeviceResp struct {
 	Reserved              [4]byte `c:"reserved"`
 }
 
-// ExQueryDeviceReq is struct ib_uverbs_ex_query_device.
+// ExQueryDeviceReq mirrors struct ib_uverbs_ex_query_device.
 type ExQueryDeviceReq struct {
 	_        structs.HostLayout
 	CompMask uint32 `c:"comp_mask"`
 	Reserved uint32 `c:"reserved"`
 }
 
-// ODPCaps is struct ib_uverbs_odp_caps.
+// ODPCaps mirrors struct ib_uverbs_odp_caps.
 type ODPCaps struct {
 	_           structs.HostLayout
 	GeneralCaps uint64 `c:"general_caps"`
@@ -108,7 +108,7 @@ type ODPCaps struct {
 	Reserved    uint32 `c:"reserved"`
 }
 
-// RSSCaps is struct ib_uverbs_rss_caps.
+// RSSCaps mirrors struct ib_uverbs_rss_caps.
 type RSSCaps struct {
 	_                          structs.HostLayout
 	SupportedQPTs              uint32 `c:"supported_qpts"`
@@ -117,7 +117,7 @@ type RSSCaps struct {
 	Reserved                   uint32 `c:"reserved"`
 }
 
-// TMCaps is struct ib_uverbs_tm_caps.
+// TMCaps mirrors struct ib_uverbs_tm_caps.
 type TMCaps struct {
 	_              structs.HostLayout
 	MaxRndvHdrSize uint32 `c:"max_rndv_hdr_size"`
@@ -128,7 +128,7 @@ type TMCaps struct {
 	Reserved       uint32 `c:"reserved"`
 }
 
-// CQModerationCaps is struct ib_uverbs_cq_moderation_caps.
+// CQModerationCaps mirrors struct ib_uverbs_cq_moderation_caps.
 type CQModerationCaps struct {
 	_         structs.HostLayout
 	MaxCount  uint16 `c:"max_cq_moderation_count"`
@@ -136,7 +136,7 @@ type CQModerationCaps struct {
 	Reserved  uint32 `c:"reserved"`
 }
 
-// ExQueryDeviceResp is struct ib_uverbs_ex_query_device_resp.
+// ExQueryDeviceResp mirrors struct ib_uverbs_ex_query_device_resp.
 type ExQueryDeviceResp struct {
 	_                structs.HostLayout
 	Base             QueryDeviceResp  `c:"base"`
@@ -156,7 +156,7 @@ type ExQueryDeviceResp struct {
 	Reserved         uint32           `c:"reserved"`
 }
 
-// QueryPortReq is struct ib_uverbs_query_port.
+// QueryPortReq mirrors struct ib_uverbs_query_port.
 type QueryPortReq struct {
 	_        structs.HostLayout
 	Response uint64  `c:"response"`
@@ -164,7 +164,7 @@ type QueryPortReq struct {
 	Reserved [7]byte `c:"reserved"`
 }
 
-// QueryPortResp is struct ib_uverbs_query_port_resp.
+// QueryPortResp mirrors struct ib_uverbs_query_port_resp.
 type QueryPortResp struct {
 	_             structs.HostLayout
 	PortCapFlags  uint32 `c:"port_cap_flags"`
@@ -191,7 +191,7 @@ type QueryPortResp struct {
 	Reserved      uint8  `c:"reserved"`
 }
 
-// QueryPortRespEx is struct ib_uverbs_query_port_resp_ex, the native method's reply.
+// QueryPortRespEx mirrors struct ib_uverbs_query_port_resp_ex, the native method's reply.
 type QueryPortRespEx struct {
 	_             structs.HostLayout
 	Legacy        QueryPortResp `c:"legacy_resp"`
@@ -200,25 +200,25 @@ type QueryPortRespEx struct {
 	ActiveSpeedEx uint32        `c:"-"` // linux 6.12 and later; reserved before
 }
 
-// AllocPDReq is struct ib_uverbs_alloc_pd.
+// AllocPDReq mirrors struct ib_uverbs_alloc_pd.
 type AllocPDReq struct {
 	_        structs.HostLayout
 	Response uint64 `c:"response"`
 }
 
-// AllocPDResp is struct ib_uverbs_alloc_pd_resp.
+// AllocPDResp mirrors struct ib_uverbs_alloc_pd_resp.
 type AllocPDResp struct {
 	_        structs.HostLayout
 	PDHandle uint32 `c:"pd_handle"`
 }
 
-// DeallocPDReq is struct ib_uverbs_dealloc_pd.
+// DeallocPDReq mirrors struct ib_uverbs_dealloc_pd.
 type DeallocPDReq struct {
 	_        structs.HostLayout
 	PDHandle uint32 `c:"pd_handle"`
 }
 
-// RegMRReq is struct ib_uverbs_reg_mr.
+// RegMRReq mirrors struct ib_uverbs_reg_mr.
 type RegMRReq struct {
 	_           structs.HostLayout
 	Response    uint64 `c:"response"`
@@ -229,7 +229,7 @@ type RegMRReq struct {
 	AccessFlags uint32 `c:"access_flags"`
 }
 
-// RegMRResp is struct ib_uverbs_reg_mr_resp.
+// RegMRResp mirrors struct ib_uverbs_reg_mr_resp.
 type RegMRResp struct {
 	_        structs.HostLayout
 	MRHandle uint32 `c:"mr_handle"`
@@ -237,25 +237,25 @@ type RegMRResp struct {
 	RKey     uint32 `c:"rkey"`
 }
 
-// DeregMRReq is struct ib_uverbs_dereg_mr.
+// DeregMRReq mirrors struct ib_uverbs_dereg_mr.
 type DeregMRReq struct {
 	_        structs.HostLayout
 	MRHandle uint32 `c:"mr_handle"`
 }
 
-// CreateCompChannelReq is struct ib_uverbs_create_comp_channel.
+// CreateCompChannelReq mirrors struct ib_uverbs_create_comp_channel.
 type CreateCompChannelReq struct {
 	_        structs.HostLayout
 	Response uint64 `c:"response"`
 }
 
-// CreateCompChannelResp is struct ib_uverbs_create_comp_channel_resp.
+// CreateCompChannelResp mirrors struct ib_uverbs_create_comp_channel_resp.
 type CreateCompChannelResp struct {
 	_  structs.HostLayout
 	FD uint32 `c:"fd"`
 }
 
-// ExCreateCQReq is struct ib_uverbs_ex_create_cq.
+// ExCreateCQReq mirrors struct ib_uverbs_ex_create_cq.
 type ExCreateCQReq struct {
 	_          structs.HostLayout
 	UserHandle uint64 `c:"user_handle"`
@@ -268,14 +268,14 @@ type ExCreateCQReq struct {
 	Reserved    uint32 `c:"reserved"`
 }
 
-// CreateCQResp is struct ib_uverbs_create_cq_resp.
+// CreateCQResp mirrors struct ib_uverbs_create_cq_resp.
 type CreateCQResp struct {
 	_        structs.HostLayout
 	CQHandle uint32 `c:"cq_handle"`
 	CQE      uint32 `c:"cqe"`
 }
 
-// ExCreateCQResp is struct ib_uverbs_ex_create_cq_resp.
+// ExCreateCQResp mirrors struct ib_uverbs_ex_create_cq_resp.
 type ExCreateCQResp struct {
 	_              structs.HostLayout
 	Base           CreateCQResp `c:"base"`
@@ -283,7 +283,7 @@ type ExCreateCQResp struct {
 	ResponseLength uint32       `c:"response_length"`
 }
 
-// ExModifyCQReq is struct ib_uverbs_ex_modify_cq.
+// ExModifyCQReq mirrors struct ib_uverbs_ex_modify_cq.
 type ExModifyCQReq struct {
 	_        structs.HostLayout
 	CQHandle uint32 `c:"cq_handle"`
@@ -293,7 +293,7 @@ type ExModifyCQReq struct {
 	Reserved uint32 `c:"reserved"`
 }
 
-// DestroyCQReq is struct ib_uverbs_destroy_cq.
+// DestroyCQReq mirrors struct ib_uverbs_destroy_cq.
 type DestroyCQReq struct {
 	_        structs.HostLayout
 	Response uint64 `c:"response"`
@@ -301,20 +301,20 @@ type DestroyCQReq struct {
 	Reserved uint32 `c:"reserved"`
 }
 
-// DestroyCQResp is struct ib_uverbs_destroy_cq_resp.
+// DestroyCQResp mirrors struct ib_uverbs_destroy_cq_resp.
 type DestroyCQResp struct {
 	_                   structs.HostLayout
 	CompEventsReported  uint32 `c:"comp_events_reported"`
 	AsyncEventsReported uint32 `c:"async_events_reported"`
 }
 
-// CompEventDesc is struct ib_uverbs_comp_event_desc: one read of a completion channel.
+// CompEventDesc mirrors struct ib_uverbs_comp_event_desc: one read of a completion channel.
 type CompEventDesc struct {
 	_        structs.HostLayout
 	CQHandle uint64 `c:"cq_handle"` // the user handle given when the completion queue was created
 }
 
-// AsyncEventDesc is struct ib_uverbs_async_event_desc: one read of the asynchronous event
+// AsyncEventDesc mirrors struct ib_uverbs_async_event_desc: one read of the asynchronous event
 // descriptor.
 type AsyncEventDesc struct {
 	_         structs.HostLayout

@@ -4,7 +4,8 @@ import "structs"
 
 // Queue and steering structs of include/uapi/rdma/ib_user_verbs.h; conventions as in abi_core.go.
 
-// QPDest is struct ib_uverbs_qp_dest: address of an RDMA peer, all zero for raw packet queue pairs.
+// QPDest mirrors struct ib_uverbs_qp_dest: address of an RDMA peer, all zero for raw packet queue
+// pairs.
 type QPDest struct {
 	_            structs.HostLayout
 	DGID         [16]byte `c:"dgid"`
@@ -21,7 +22,7 @@ type QPDest struct {
 	PortNum      uint8    `c:"port_num"`
 }
 
-// ExCreateQPReq is struct ib_uverbs_ex_create_qp.
+// ExCreateQPReq mirrors struct ib_uverbs_ex_create_qp.
 type ExCreateQPReq struct {
 	_               structs.HostLayout
 	UserHandle      uint64 `c:"user_handle"`
@@ -44,7 +45,7 @@ type ExCreateQPReq struct {
 	SourceQPN       uint32 `c:"source_qpn"`
 }
 
-// CreateQPResp is struct ib_uverbs_create_qp_resp.
+// CreateQPResp mirrors struct ib_uverbs_create_qp_resp.
 type CreateQPResp struct {
 	_             structs.HostLayout
 	QPHandle      uint32 `c:"qp_handle"`
@@ -57,7 +58,7 @@ type CreateQPResp struct {
 	Reserved      uint32 `c:"reserved"`
 }
 
-// ExCreateQPResp is struct ib_uverbs_ex_create_qp_resp.
+// ExCreateQPResp mirrors struct ib_uverbs_ex_create_qp_resp.
 type ExCreateQPResp struct {
 	_              structs.HostLayout
 	Base           CreateQPResp `c:"base"`
@@ -65,7 +66,7 @@ type ExCreateQPResp struct {
 	ResponseLength uint32       `c:"response_length"`
 }
 
-// ModifyQPReq is struct ib_uverbs_modify_qp.
+// ModifyQPReq mirrors struct ib_uverbs_modify_qp.
 type ModifyQPReq struct {
 	_                structs.HostLayout
 	Dest             QPDest  `c:"dest"`
@@ -96,7 +97,7 @@ type ModifyQPReq struct {
 	Reserved         [2]byte `c:"reserved"`
 }
 
-// ExModifyQPReq is struct ib_uverbs_ex_modify_qp.
+// ExModifyQPReq mirrors struct ib_uverbs_ex_modify_qp.
 type ExModifyQPReq struct {
 	_         structs.HostLayout
 	Base      ModifyQPReq `c:"base"`
@@ -104,14 +105,14 @@ type ExModifyQPReq struct {
 	Reserved  uint32      `c:"reserved"`
 }
 
-// ExModifyQPResp is struct ib_uverbs_ex_modify_qp_resp.
+// ExModifyQPResp mirrors struct ib_uverbs_ex_modify_qp_resp.
 type ExModifyQPResp struct {
 	_              structs.HostLayout
 	CompMask       uint32 `c:"comp_mask"`
 	ResponseLength uint32 `c:"response_length"`
 }
 
-// QueryQPReq is struct ib_uverbs_query_qp.
+// QueryQPReq mirrors struct ib_uverbs_query_qp.
 type QueryQPReq struct {
 	_        structs.HostLayout
 	Response uint64 `c:"response"`
@@ -119,7 +120,7 @@ type QueryQPReq struct {
 	AttrMask uint32 `c:"attr_mask"`
 }
 
-// QueryQPResp is struct ib_uverbs_query_qp_resp.
+// QueryQPResp mirrors struct ib_uverbs_query_qp_resp.
 type QueryQPResp struct {
 	_               structs.HostLayout
 	Dest            QPDest  `c:"dest"`
@@ -154,7 +155,7 @@ type QueryQPResp struct {
 	Reserved        [5]byte `c:"reserved"`
 }
 
-// DestroyQPReq is struct ib_uverbs_destroy_qp.
+// DestroyQPReq mirrors struct ib_uverbs_destroy_qp.
 type DestroyQPReq struct {
 	_        structs.HostLayout
 	Response uint64 `c:"response"`
@@ -162,13 +163,13 @@ type DestroyQPReq struct {
 	Reserved uint32 `c:"reserved"`
 }
 
-// DestroyQPResp is struct ib_uverbs_destroy_qp_resp.
+// DestroyQPResp mirrors struct ib_uverbs_destroy_qp_resp.
 type DestroyQPResp struct {
 	_              structs.HostLayout
 	EventsReported uint32 `c:"events_reported"`
 }
 
-// ExCreateWQReq is struct ib_uverbs_ex_create_wq.
+// ExCreateWQReq mirrors struct ib_uverbs_ex_create_wq.
 type ExCreateWQReq struct {
 	_           structs.HostLayout
 	CompMask    uint32 `c:"comp_mask"`
@@ -182,7 +183,7 @@ type ExCreateWQReq struct {
 	Reserved    uint32 `c:"reserved"`
 }
 
-// ExCreateWQResp is struct ib_uverbs_ex_create_wq_resp.
+// ExCreateWQResp mirrors struct ib_uverbs_ex_create_wq_resp.
 type ExCreateWQResp struct {
 	_              structs.HostLayout
 	CompMask       uint32 `c:"comp_mask"`
@@ -193,14 +194,14 @@ type ExCreateWQResp struct {
 	WQN            uint32 `c:"wqn"`
 }
 
-// ExDestroyWQReq is struct ib_uverbs_ex_destroy_wq.
+// ExDestroyWQReq mirrors struct ib_uverbs_ex_destroy_wq.
 type ExDestroyWQReq struct {
 	_        structs.HostLayout
 	CompMask uint32 `c:"comp_mask"`
 	WQHandle uint32 `c:"wq_handle"`
 }
 
-// ExDestroyWQResp is struct ib_uverbs_ex_destroy_wq_resp.
+// ExDestroyWQResp mirrors struct ib_uverbs_ex_destroy_wq_resp.
 type ExDestroyWQResp struct {
 	_              structs.HostLayout
 	CompMask       uint32 `c:"comp_mask"`
@@ -209,7 +210,7 @@ type ExDestroyWQResp struct {
 	Reserved       uint32 `c:"reserved"`
 }
 
-// ExModifyWQReq is struct ib_uverbs_ex_modify_wq.
+// ExModifyWQReq mirrors struct ib_uverbs_ex_modify_wq.
 type ExModifyWQReq struct {
 	_           structs.HostLayout
 	AttrMask    uint32 `c:"attr_mask"`
@@ -220,15 +221,15 @@ type ExModifyWQReq struct {
 	FlagsMask   uint32 `c:"flags_mask"`
 }
 
-// ExCreateRWQIndTblReq is struct ib_uverbs_ex_create_rwq_ind_table, followed by 1<<LogIndTblSize
-// work queue handles of 4 bytes each.
+// ExCreateRWQIndTblReq mirrors struct ib_uverbs_ex_create_rwq_ind_table, followed by
+// 1<<LogIndTblSize work queue handles of 4 bytes each.
 type ExCreateRWQIndTblReq struct {
 	_             structs.HostLayout
 	CompMask      uint32 `c:"comp_mask"`
 	LogIndTblSize uint32 `c:"log_ind_tbl_size"`
 }
 
-// ExCreateRWQIndTblResp is struct ib_uverbs_ex_create_rwq_ind_table_resp.
+// ExCreateRWQIndTblResp mirrors struct ib_uverbs_ex_create_rwq_ind_table_resp.
 type ExCreateRWQIndTblResp struct {
 	_              structs.HostLayout
 	CompMask       uint32 `c:"comp_mask"`
@@ -237,14 +238,14 @@ type ExCreateRWQIndTblResp struct {
 	IndTblNum      uint32 `c:"ind_tbl_num"`
 }
 
-// ExDestroyRWQIndTblReq is struct ib_uverbs_ex_destroy_rwq_ind_table.
+// ExDestroyRWQIndTblReq mirrors struct ib_uverbs_ex_destroy_rwq_ind_table.
 type ExDestroyRWQIndTblReq struct {
 	_            structs.HostLayout
 	CompMask     uint32 `c:"comp_mask"`
 	IndTblHandle uint32 `c:"ind_tbl_handle"`
 }
 
-// FlowAttrHdr is struct ib_uverbs_flow_attr.
+// FlowAttrHdr mirrors struct ib_uverbs_flow_attr.
 type FlowAttrHdr struct {
 	_          structs.HostLayout
 	Type       uint32  `c:"type"`
@@ -256,7 +257,8 @@ type FlowAttrHdr struct {
 	Flags      uint32  `c:"flags"`
 }
 
-// CreateFlowReq is struct ib_uverbs_create_flow, followed by FlowAttr.Size bytes of specifications.
+// CreateFlowReq mirrors struct ib_uverbs_create_flow, followed by FlowAttr.Size bytes of
+// specifications.
 type CreateFlowReq struct {
 	_        structs.HostLayout
 	CompMask uint32      `c:"comp_mask"`
@@ -264,21 +266,21 @@ type CreateFlowReq struct {
 	FlowAttr FlowAttrHdr `c:"flow_attr"`
 }
 
-// CreateFlowResp is struct ib_uverbs_create_flow_resp.
+// CreateFlowResp mirrors struct ib_uverbs_create_flow_resp.
 type CreateFlowResp struct {
 	_          structs.HostLayout
 	CompMask   uint32 `c:"comp_mask"`
 	FlowHandle uint32 `c:"flow_handle"`
 }
 
-// DestroyFlowReq is struct ib_uverbs_destroy_flow.
+// DestroyFlowReq mirrors struct ib_uverbs_destroy_flow.
 type DestroyFlowReq struct {
 	_          structs.HostLayout
 	CompMask   uint32 `c:"comp_mask"`
 	FlowHandle uint32 `c:"flow_handle"`
 }
 
-// FlowSpecHdr is struct ib_uverbs_flow_spec_hdr: the header of every specification.
+// FlowSpecHdr mirrors struct ib_uverbs_flow_spec_hdr: the header of every specification.
 type FlowSpecHdr struct {
 	_        structs.HostLayout
 	Type     uint32 `c:"type"`
@@ -286,7 +288,7 @@ type FlowSpecHdr struct {
 	Reserved uint16 `c:"reserved"`
 }
 
-// FlowEthFilter is struct ib_uverbs_flow_eth_filter.
+// FlowEthFilter mirrors struct ib_uverbs_flow_eth_filter.
 type FlowEthFilter struct {
 	_         structs.HostLayout
 	DstMAC    [6]byte `c:"dst_mac"`
@@ -295,7 +297,7 @@ type FlowEthFilter struct {
 	VLANTag   BE16    `c:"vlan_tag"`
 }
 
-// FlowSpecEth is struct ib_uverbs_flow_spec_eth.
+// FlowSpecEth mirrors struct ib_uverbs_flow_spec_eth.
 type FlowSpecEth struct {
 	_    structs.HostLayout
 	Hdr  FlowSpecHdr   `c:"hdr"`
@@ -303,7 +305,7 @@ type FlowSpecEth struct {
 	Mask FlowEthFilter `c:"mask"`
 }
 
-// FlowIPv4Filter is struct ib_uverbs_flow_ipv4_filter.
+// FlowIPv4Filter mirrors struct ib_uverbs_flow_ipv4_filter.
 type FlowIPv4Filter struct {
 	_     structs.HostLayout
 	SrcIP [4]byte `c:"src_ip"`
@@ -314,7 +316,7 @@ type FlowIPv4Filter struct {
 	Flags uint8   `c:"flags"`
 }
 
-// FlowSpecIPv4 is struct ib_uverbs_flow_spec_ipv4.
+// FlowSpecIPv4 mirrors struct ib_uverbs_flow_spec_ipv4.
 type FlowSpecIPv4 struct {
 	_    structs.HostLayout
 	Hdr  FlowSpecHdr    `c:"hdr"`
@@ -322,7 +324,7 @@ type FlowSpecIPv4 struct {
 	Mask FlowIPv4Filter `c:"mask"`
 }
 
-// FlowIPv6Filter is struct ib_uverbs_flow_ipv6_filter.
+// FlowIPv6Filter mirrors struct ib_uverbs_flow_ipv6_filter.
 type FlowIPv6Filter struct {
 	_            structs.HostLayout
 	SrcIP        [16]byte `c:"src_ip"`
@@ -334,7 +336,7 @@ type FlowIPv6Filter struct {
 	Reserved     uint8    `c:"reserved"`
 }
 
-// FlowSpecIPv6 is struct ib_uverbs_flow_spec_ipv6.
+// FlowSpecIPv6 mirrors struct ib_uverbs_flow_spec_ipv6.
 type FlowSpecIPv6 struct {
 	_    structs.HostLayout
 	Hdr  FlowSpecHdr    `c:"hdr"`
@@ -342,14 +344,14 @@ type FlowSpecIPv6 struct {
 	Mask FlowIPv6Filter `c:"mask"`
 }
 
-// FlowTCPUDPFilter is struct ib_uverbs_flow_tcp_udp_filter.
+// FlowTCPUDPFilter mirrors struct ib_uverbs_flow_tcp_udp_filter.
 type FlowTCPUDPFilter struct {
 	_       structs.HostLayout
 	DstPort BE16 `c:"dst_port"`
 	SrcPort BE16 `c:"src_port"`
 }
 
-// FlowSpecTCPUDP is struct ib_uverbs_flow_spec_tcp_udp.
+// FlowSpecTCPUDP mirrors struct ib_uverbs_flow_spec_tcp_udp.
 type FlowSpecTCPUDP struct {
 	_    structs.HostLayout
 	Hdr  FlowSpecHdr      `c:"hdr"`
@@ -357,7 +359,7 @@ type FlowSpecTCPUDP struct {
 	Mask FlowTCPUDPFilter `c:"mask"`
 }
 
-// FlowSpecActionTag is struct ib_uverbs_flow_spec_action_tag.
+// FlowSpecActionTag mirrors struct ib_uverbs_flow_spec_action_tag.
 type FlowSpecActionTag struct {
 	_        structs.HostLayout
 	Hdr      FlowSpecHdr `c:"hdr"`
@@ -365,13 +367,13 @@ type FlowSpecActionTag struct {
 	Reserved uint32      `c:"reserved1"`
 }
 
-// FlowSpecActionDrop is struct ib_uverbs_flow_spec_action_drop.
+// FlowSpecActionDrop mirrors struct ib_uverbs_flow_spec_action_drop.
 type FlowSpecActionDrop struct {
 	_   structs.HostLayout
 	Hdr FlowSpecHdr `c:"hdr"`
 }
 
-// FlowSpecActionCount is struct ib_uverbs_flow_spec_action_count.
+// FlowSpecActionCount mirrors struct ib_uverbs_flow_spec_action_count.
 type FlowSpecActionCount struct {
 	_        structs.HostLayout
 	Hdr      FlowSpecHdr `c:"hdr"`

@@ -14,11 +14,11 @@ const (
 // Mlx5AllocUctxDEVX is the only flag of Mlx5AllocUcontextReqV2.Flags; never set here.
 const Mlx5AllocUctxDEVX uint32 = 1
 
-// Mlx5MaxBfregs is the maximum number of static doorbell registers of a context (linux
+// Mlx5MaxBfregs gives the maximum number of static doorbell registers of a context (linux
 // drivers/infiniband/hw/mlx5).
 const Mlx5MaxBfregs = 512
 
-// Mlx5AllocUcontextReqV2 is struct mlx5_ib_alloc_ucontext_req_v2.
+// Mlx5AllocUcontextReqV2 mirrors struct mlx5_ib_alloc_ucontext_req_v2.
 type Mlx5AllocUcontextReqV2 struct {
 	_                   structs.HostLayout
 	TotalNumBfregs      uint32 `c:"total_num_bfregs"`
@@ -51,7 +51,7 @@ const (
 	Mlx5InlineTCPUDP  uint8 = 4
 )
 
-// Mlx5AllocUcontextResp is struct mlx5_ib_alloc_ucontext_resp.
+// Mlx5AllocUcontextResp mirrors struct mlx5_ib_alloc_ucontext_resp.
 type Mlx5AllocUcontextResp struct {
 	_                  structs.HostLayout
 	QPTabSize          uint32 `c:"qp_tab_size"`
@@ -78,20 +78,20 @@ type Mlx5AllocUcontextResp struct {
 	DumpFillMkey       uint32 `c:"dump_fill_mkey"`
 }
 
-// Mlx5AllocPDResp is struct mlx5_ib_alloc_pd_resp.
+// Mlx5AllocPDResp mirrors struct mlx5_ib_alloc_pd_resp.
 type Mlx5AllocPDResp struct {
 	_   structs.HostLayout
 	PDN uint32 `c:"pdn"`
 }
 
-// Mlx5TSOCaps is struct mlx5_ib_tso_caps.
+// Mlx5TSOCaps mirrors struct mlx5_ib_tso_caps.
 type Mlx5TSOCaps struct {
 	_             structs.HostLayout
 	MaxTSO        uint32 `c:"max_tso"` // bytes of payload
 	SupportedQPTs uint32 `c:"supported_qpts"`
 }
 
-// Mlx5RSSCaps is struct mlx5_ib_rss_caps.
+// Mlx5RSSCaps mirrors struct mlx5_ib_rss_caps.
 type Mlx5RSSCaps struct {
 	_                structs.HostLayout
 	RxHashFieldsMask uint64  `c:"rx_hash_fields_mask"`
@@ -99,14 +99,14 @@ type Mlx5RSSCaps struct {
 	Reserved         [7]byte `c:"reserved"`
 }
 
-// Mlx5CQECompCaps is struct mlx5_ib_cqe_comp_caps.
+// Mlx5CQECompCaps mirrors struct mlx5_ib_cqe_comp_caps.
 type Mlx5CQECompCaps struct {
 	_               structs.HostLayout
 	MaxNum          uint32 `c:"max_num"`
 	SupportedFormat uint32 `c:"supported_format"`
 }
 
-// Mlx5PacketPacingCaps is struct mlx5_packet_pacing_caps.
+// Mlx5PacketPacingCaps mirrors struct mlx5_packet_pacing_caps.
 type Mlx5PacketPacingCaps struct {
 	_              structs.HostLayout
 	QPRateLimitMin uint32  `c:"qp_rate_limit_min"` // kbit/s
@@ -116,14 +116,15 @@ type Mlx5PacketPacingCaps struct {
 	Reserved       [3]byte `c:"reserved"`
 }
 
-// Mlx5SWParsingCaps is struct mlx5_ib_sw_parsing_caps.
+// Mlx5SWParsingCaps mirrors struct mlx5_ib_sw_parsing_caps.
 type Mlx5SWParsingCaps struct {
 	_                 structs.HostLayout
 	SWParsingOffloads uint32 `c:"sw_parsing_offloads"`
 	SupportedQPTs     uint32 `c:"supported_qpts"`
 }
 
-// Mlx5StridingRQCaps is struct mlx5_ib_striding_rq_caps; all four bounds are base-2 logarithms.
+// Mlx5StridingRQCaps mirrors struct mlx5_ib_striding_rq_caps; all four bounds are base-2
+// logarithms.
 type Mlx5StridingRQCaps struct {
 	_               structs.HostLayout
 	MinStrideBytes  uint32 `c:"min_single_stride_log_num_of_bytes"`
@@ -134,7 +135,7 @@ type Mlx5StridingRQCaps struct {
 	Reserved        uint32 `c:"reserved"`
 }
 
-// Mlx5QueryDeviceResp is struct mlx5_ib_query_device_resp.
+// Mlx5QueryDeviceResp mirrors struct mlx5_ib_query_device_resp.
 type Mlx5QueryDeviceResp struct {
 	_                   structs.HostLayout
 	CompMask            uint32               `c:"comp_mask"`
@@ -187,7 +188,7 @@ const (
 	Mlx5CreateCQRealTimeTS   uint16 = 4
 )
 
-// Mlx5CreateCQReq is the first 24 bytes of struct mlx5_ib_create_cq, all that linux 5.4 knows.
+// Mlx5CreateCQReq mirrors the first 24 bytes of struct mlx5_ib_create_cq, all that linux 5.4 knows.
 // Exactly this is sent. The rest of the struct names a UAR page, which contexts with static pages
 // do not need.
 type Mlx5CreateCQReq struct {
@@ -200,7 +201,7 @@ type Mlx5CreateCQReq struct {
 	Flags            uint16 `c:"flags"`
 }
 
-// Mlx5CreateCQResp is struct mlx5_ib_create_cq_resp.
+// Mlx5CreateCQResp mirrors struct mlx5_ib_create_cq_resp.
 type Mlx5CreateCQResp struct {
 	_        structs.HostLayout
 	CQN      uint32 `c:"cqn"`
@@ -222,8 +223,8 @@ const (
 	Mlx5CreateWQMaskStridingRQ uint32 = 1 // Mlx5CreateWQReq.CompMask
 )
 
-// Mlx5CreateQPReq is the first 48 bytes of struct mlx5_ib_create_qp: all that linux 5.4 knows and
-// the minimum that linux 6.x accepts. Exactly this is sent.
+// Mlx5CreateQPReq mirrors the first 48 bytes of struct mlx5_ib_create_qp: all that linux 5.4 knows
+// and the minimum that linux 6.x accepts. Exactly this is sent.
 type Mlx5CreateQPReq struct {
 	_          structs.HostLayout
 	BufAddr    uint64 `c:"buf_addr"` // receive ring
@@ -237,7 +238,7 @@ type Mlx5CreateQPReq struct {
 	SQBufAddr  uint64 `c:"sq_buf_addr"`
 }
 
-// Mlx5CreateQPResp is struct mlx5_ib_create_qp_resp.
+// Mlx5CreateQPResp mirrors struct mlx5_ib_create_qp_resp.
 type Mlx5CreateQPResp struct {
 	_          structs.HostLayout
 	BfregIndex uint32 `c:"bfreg_index"`
@@ -276,7 +277,7 @@ const (
 	HashFieldsUDPv6 = HashFieldsIPv6 | HashSrcUDP | HashDstUDP
 )
 
-// Mlx5CreateQPRSSReq is struct mlx5_ib_create_qp_rss.
+// Mlx5CreateQPRSSReq mirrors struct mlx5_ib_create_qp_rss.
 type Mlx5CreateQPRSSReq struct {
 	_                structs.HostLayout
 	RxHashFieldsMask uint64    `c:"rx_hash_fields_mask"`
@@ -288,7 +289,7 @@ type Mlx5CreateQPRSSReq struct {
 	Flags            uint32    `c:"flags"`
 }
 
-// Mlx5BurstInfo is struct mlx5_ib_burst_info.
+// Mlx5BurstInfo mirrors struct mlx5_ib_burst_info.
 type Mlx5BurstInfo struct {
 	_            structs.HostLayout
 	MaxBurstSz   uint32 `c:"max_burst_sz"`
@@ -296,7 +297,7 @@ type Mlx5BurstInfo struct {
 	Reserved     uint16 `c:"reserved"`
 }
 
-// Mlx5ModifyQPReq is struct mlx5_ib_modify_qp.
+// Mlx5ModifyQPReq mirrors struct mlx5_ib_modify_qp.
 type Mlx5ModifyQPReq struct {
 	_          structs.HostLayout
 	CompMask   uint32        `c:"comp_mask"`
@@ -304,7 +305,7 @@ type Mlx5ModifyQPReq struct {
 	ECEOptions uint32        `c:"ece_options"`
 }
 
-// Mlx5CreateWQReq is struct mlx5_ib_create_wq.
+// Mlx5CreateWQReq mirrors struct mlx5_ib_create_wq.
 type Mlx5CreateWQReq struct {
 	_                structs.HostLayout
 	BufAddr          uint64 `c:"buf_addr"`
@@ -319,14 +320,14 @@ type Mlx5CreateWQReq struct {
 	TwoByteShiftEn   uint32 `c:"two_byte_shift_en"`
 }
 
-// Mlx5CreateWQResp is struct mlx5_ib_create_wq_resp.
+// Mlx5CreateWQResp mirrors struct mlx5_ib_create_wq_resp.
 type Mlx5CreateWQResp struct {
 	_              structs.HostLayout
 	ResponseLength uint32 `c:"response_length"`
 	Reserved       uint32 `c:"reserved"`
 }
 
-// Mlx5ModifyWQReq is struct mlx5_ib_modify_wq; it must be sent, all zero.
+// Mlx5ModifyWQReq mirrors struct mlx5_ib_modify_wq; it must be sent, all zero.
 type Mlx5ModifyWQReq struct {
 	_        structs.HostLayout
 	CompMask uint32 `c:"comp_mask"`
@@ -339,14 +340,14 @@ const (
 	FlowCounterBytes   uint32 = 1
 )
 
-// Mlx5FlowCountersDesc is struct mlx5_ib_flow_counters_desc.
+// Mlx5FlowCountersDesc mirrors struct mlx5_ib_flow_counters_desc.
 type Mlx5FlowCountersDesc struct {
 	_           structs.HostLayout
 	Description uint32 `c:"description"`
 	Index       uint32 `c:"index"` // index in the array that a read returns
 }
 
-// Mlx5FlowCountersData is struct mlx5_ib_flow_counters_data.
+// Mlx5FlowCountersData mirrors struct mlx5_ib_flow_counters_data.
 type Mlx5FlowCountersData struct {
 	_            structs.HostLayout
 	CountersData uint64 `c:"counters_data"` // address of NCounters Mlx5FlowCountersDesc
@@ -354,14 +355,16 @@ type Mlx5FlowCountersData struct {
 	Reserved     uint32 `c:"reserved"`
 }
 
-// Mlx5CreateFlowReq is struct mlx5_ib_create_flow, followed by NCountersData Mlx5FlowCountersData.
+// Mlx5CreateFlowReq mirrors struct mlx5_ib_create_flow, followed by NCountersData
+// Mlx5FlowCountersData.
 type Mlx5CreateFlowReq struct {
 	_             structs.HostLayout
 	NCountersData uint32 `c:"ncounters_data"`
 	Reserved      uint32 `c:"reserved"`
 }
 
-// Mlx5ClockInfo is struct mlx5_ib_clock_info, the content of the page mapped with MmapClockInfo.
+// Mlx5ClockInfo mirrors struct mlx5_ib_clock_info, the content of the page mapped with
+// MmapClockInfo.
 type Mlx5ClockInfo struct {
 	_              structs.HostLayout
 	Sign           uint32 `c:"sign"` // odd while the kernel writes

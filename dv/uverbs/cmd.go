@@ -13,7 +13,7 @@ const (
 	// inlineMax gives the longest input in the attribute itself.
 	inlineMax = 8
 
-	// maxAttrs is the maximum number of attributes of a write command.
+	// maxAttrs gives the maximum number of attributes of a write command.
 	maxAttrs = 5
 )
 

@@ -16,20 +16,20 @@ type CQAttr struct {
 	// CQESize gives the size of an entry in bytes, 64 (default) or 128.
 	CQESize int
 
-	// Buf is the ring: Entries*CQESize bytes, page aligned. Before creation the last byte of every
-	// entry must hold the invalid opcode and the hardware's owner bit (0xf1 or 0xff).
+	// Buf gives the ring: Entries*CQESize bytes, page aligned. Before creation the last byte of
+	// every entry must hold the invalid opcode and the hardware's owner bit (0xf1 or 0xff).
 	Buf *mmio.Region
 
-	// DBR is the doorbell record: 8 bytes, 8-aligned, zero.
+	// DBR gives the doorbell record: 8 bytes, 8-aligned, zero.
 	DBR *mmio.Region
 
-	// Vector is the interrupt vector, below DeviceCaps.CompVectors.
+	// Vector gives the interrupt vector, below DeviceCaps.CompVectors.
 	Vector uint32
 
 	// Channel, if not nil, gets the completion events of the queue when it is armed.
 	Channel *CompChannel
 
-	// UserHandle is returned in events of the queue.
+	// UserHandle comes back in events of the queue.
 	UserHandle uint64
 
 	// Compression gives the format of compressed completions, Mlx5CQEFormatHash and so on; 0 for

@@ -12,7 +12,7 @@ import (
 // os.ErrClosed) holds too.
 var ErrClosed = fmt.Errorf("uverbs object is closed: %w", os.ErrClosed)
 
-// ErrUnsupported is wrapped by errors about devices and kernels that can never serve raw packet
+// ErrUnsupported marks errors about devices and kernels that can never serve raw packet
 // queues.
 var ErrUnsupported = errors.New("device cannot serve raw Ethernet queues")
 

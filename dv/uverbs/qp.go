@@ -15,17 +15,17 @@ type QPAttr struct {
 	// DeviceCaps.MaxSendBlocks.
 	Entries int
 
-	// SQBuf is the ring: Entries*64 bytes, page aligned, zero.
+	// SQBuf gives the ring: Entries*64 bytes, page aligned, zero.
 	SQBuf *mmio.Region
 
-	// DBR is the doorbell record: 8 bytes, 8-aligned, zero. Word 1 is the send counter.
+	// DBR gives the doorbell record: 8 bytes, 8-aligned, zero. Word 1 is the send counter.
 	DBR *mmio.Region
 
-	// UserIndex is returned in completions (24 bits, below 0xffffff). Each queue of a context needs
+	// UserIndex comes back in completions (24 bits, below 0xffffff). Each queue of a context needs
 	// a different one.
 	UserIndex uint32
 
-	// UserHandle is returned in events of the queue.
+	// UserHandle comes back in events of the queue.
 	UserHandle uint64
 
 	// MaxSendWR is informational; default Entries.

@@ -35,7 +35,7 @@ func (c *Context) CreateIndirectionTable(wqs []*WQ, logSize int) (*IndTable, err
 	return t, nil
 }
 
-// tableBytes is struct ib_uverbs_ex_create_rwq_ind_table with its handles, padded to 8 bytes.
+// tableBytes mirrors struct ib_uverbs_ex_create_rwq_ind_table with its handles, padded to 8 bytes.
 func tableBytes(wqs []*WQ, logSize int) []byte {
 	entries := 1 << logSize
 	head := ExCreateRWQIndTblReq{LogIndTblSize: uint32(logSize)}
@@ -72,13 +72,13 @@ type RSSAttr struct {
 	// them has hash 0. 0 hashes nothing and is allowed with a table of one entry.
 	Fields uint64
 
-	// Key is the Toeplitz key.
+	// Key gives the Toeplitz key.
 	Key [Mlx5QPRSSKeyLen]byte
 
 	// Flags are Mlx5QPFlagTunnelOffloads, Mlx5QPFlagAllowSelfLBUC and Mlx5QPFlagAllowSelfLBMC.
 	Flags uint32
 
-	// UserHandle is returned in events of the queue pair.
+	// UserHandle comes back in events of the queue pair.
 	UserHandle uint64
 }
 

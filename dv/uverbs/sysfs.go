@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// ErrNoRDMA is wrapped by Discover when the system has no RDMA devices at all.
+// Discover wraps ErrNoRDMA when the system has no RDMA devices at all.
 var ErrNoRDMA = errors.New(
 	"no RDMA stack: load mlx5_ib and ib_uverbs (modprobe), or mount /sys in the container")
 

@@ -19,16 +19,16 @@ type WQAttr struct {
 	// one segment.
 	LogStride uint32
 
-	// Buf is the ring: Entries<<LogStride bytes, page aligned.
+	// Buf gives the ring: Entries<<LogStride bytes, page aligned.
 	Buf *mmio.Region
 
-	// DBR is the doorbell record: 8 bytes, 8-aligned, zero. Word 0 is the receive counter.
+	// DBR gives the doorbell record: 8 bytes, 8-aligned, zero. Word 0 is the receive counter.
 	DBR *mmio.Region
 
-	// UserIndex is returned in completions, 24 bits.
+	// UserIndex comes back in completions, 24 bits.
 	UserIndex uint32
 
-	// UserHandle is returned in events of the queue (not on linux 5.4).
+	// UserHandle comes back in events of the queue (not on linux 5.4).
 	UserHandle uint64
 
 	// Features of DeviceCaps with these names; creation fails with EOPNOTSUPP on a device without.

@@ -91,7 +91,7 @@ type entry struct {
 	*timer
 }
 
-// armFirst has expire called when the first timer does. mu is held.
+// armFirst schedules expire for when the first timer does. mu is held.
 func (h *timerHeap) armFirst(now time.Duration) {
 	if len(h.entries) == 0 || h.entries[0].at >= h.at {
 		return

@@ -9,7 +9,7 @@ import (
 	mathrand "math/rand/v2"
 )
 
-// Source is where random numbers come from. The zero value is the system's, crypto/rand. Any
+// Source gives random numbers. The zero value is the system's, crypto/rand. Any
 // goroutine may use it.
 type Source struct{ reader io.Reader }
 

@@ -59,7 +59,7 @@ func (t *Tap) waitForRecords(ctx context.Context) bool {
 	return !t.closed.Load()
 }
 
-// record is where the block of one record is.
+// record says where the block of one record is.
 type record struct {
 	order uint64
 	block []byte

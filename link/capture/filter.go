@@ -52,7 +52,7 @@ func (n and) matches(s *subject) bool { return n.a.matches(s) && n.b.matches(s) 
 func (n or) matches(s *subject) bool  { return n.a.matches(s) || n.b.matches(s) }
 func (n not) matches(s *subject) bool { return !n.a.matches(s) }
 
-// sides is which end of a frame is meant.
+// sides says which end of a frame is meant.
 type sides uint8
 
 const (

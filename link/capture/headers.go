@@ -23,7 +23,7 @@ const (
 	udpLen  = 8
 )
 
-// headers is where the headers of a frame are, as far as they are there.
+// headers says where the headers of a frame are, as far as they are there.
 type headers struct {
 	etherType uint16
 	vlan      int // the outer tag's identifier, -1: no tag

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// BlockKind is what a block of a capture is.
+// BlockKind says what a block of a capture is.
 type BlockKind uint8
 
 // The kinds of blocks that WriteTo writes, in this order but that there are many frames.

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
-// Direction is where a frame goes.
+// Direction says where a frame goes.
 type Direction uint8
 
 // The directions. Both is for Options only.
@@ -129,7 +129,7 @@ func (t *Tap) Close() {
 	}
 }
 
-// wakeReader has the reader look.
+// wakeReader makes the reader look.
 func (t *Tap) wakeReader() {
 	select {
 	case t.wake <- struct{}{}:

@@ -10,10 +10,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// Endpoint is what works on the backends; *rdma.Endpoint is one.
+// Endpoint works on the backends; *rdma.Endpoint is one.
 type Endpoint interface {
 	Switch(to rdma.Backend) error
-	// SendsSince is when the backend began to send. Switch takes longer.
+	// SendsSince says when the backend began to send. Switch takes longer.
 	SendsSince() time.Time
 	// Regroup tells the backend our groups. It may wait for the kernel, so it comes last.
 	Regroup() error
@@ -83,7 +83,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// State is where a Link is.
+// State says where a Link is.
 type State uint8
 
 // The states, see the package comment.
@@ -116,7 +116,7 @@ type Change struct {
 	Away time.Duration
 }
 
-// Cause is what made another backend come into use.
+// Cause says what made another backend come into use.
 type Cause uint8
 
 // The causes.
@@ -183,6 +183,6 @@ type Status struct {
 	Switches map[Switch]uint64
 	// FallbackTook says how long after the last loss was known frames were sent by the packet port,
 	// and ReceiveTook how long after it they were received: the device's are delivered first.
-	// OpenTook is how long it took to open the device that came back last. 0: never yet.
+	// OpenTook says how long it took to open the device that came back last. 0: never yet.
 	FallbackTook, ReceiveTook, OpenTook time.Duration
 }

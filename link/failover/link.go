@@ -149,7 +149,7 @@ func (l *Link) LinkChanged() <-chan struct{} { return l.changed }
 // changes, unless it still holds one. It is for one reader and is never closed.
 func (l *Link) MTUChanged() <-chan struct{} { return l.mtu }
 
-// Recover has the device looked for now, also one that failed within Config.Grace. It does not
+// Recover looks for the device now, also one that failed within Config.Grace. It does not
 // wait, and does nothing while the device works.
 func (l *Link) Recover() {
 	select {

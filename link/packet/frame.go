@@ -16,7 +16,7 @@ type Frame struct {
 	Flags RxFlags
 }
 
-// RxFlags is what is known of a received frame.
+// RxFlags says what is known of a received frame.
 type RxFlags uint8
 
 const (

@@ -14,10 +14,10 @@ type Interface interface {
 	// MAC is the address whose frames come, and VLAN their 802.1Q network; 0: they have no tag.
 	MAC() net.HardwareAddr
 	VLAN() uint16
-	// MTU is the largest IP packet, in bytes. It may change: see [MTUTeller].
+	// MTU gives the largest IP packet, in bytes. It may change: see [MTUTeller].
 	MTU() int
-	// NumQueues is how many queues there are in each direction, 1 at least; Rx and Tx are queue i.
-	// The frames of a flow come by one queue, in order.
+	// NumQueues says how many queues there are in each direction, 1 at least; Rx and Tx are queue
+	// i. The frames of a flow come by one queue, in order.
 	NumQueues() int
 	Rx(i int) Receiver
 	Tx(i int) Sender
@@ -27,7 +27,7 @@ type Interface interface {
 	// ends that.
 	Mute() error
 	Unmute() error
-	// Dropped is how many frames had no room before a receive queue. It never falls.
+	// Dropped says how many frames had no room before a receive queue. It never falls.
 	Dropped() uint64
 	// LinkUp says whether frames pass, as far as known. LinkChanged has a token in it when that has
 	// changed since the last one was taken; it is for one reader and is never closed.
@@ -74,7 +74,7 @@ type Sender interface {
 	// ErrFull, ErrFrameSize or ErrClosed; the frame is counted nowhere then.
 	Post(f *TxFrame) error
 	Flush()
-	// Waiting is how many frames have found no room yet. Retry sends what there is room for now,
+	// Waiting says how many frames have found no room yet. Retry sends what there is room for now,
 	// the oldest first, and returns how many have gone.
 	Waiting() int
 	Retry() (gone int)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mmsghdr is struct mmsghdr: a message and how many of its bytes were received or sent.
+// mmsghdr mirrors struct mmsghdr: a message and how many of its bytes were received or sent.
 type mmsghdr struct {
 	unix.Msghdr
 	n uint32

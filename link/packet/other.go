@@ -10,7 +10,7 @@ import (
 // Port needs linux.
 type Port struct{ port }
 
-// port is what nothing implements here.
+// port says what nothing implements here.
 type port interface {
 	Interface
 	MTUTeller

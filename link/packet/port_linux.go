@@ -81,7 +81,7 @@ func Open(cfg Config) (*Port, error) {
 	return p, nil
 }
 
-// startReceiving has frames come.
+// startReceiving lets frames in.
 func (p *Port) startReceiving() error {
 	if p.cfg.Host {
 		return p.SetPorts(nil)

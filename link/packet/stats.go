@@ -16,7 +16,7 @@ type RxStats struct {
 	Frames, Bytes uint64
 	// Merged says how many of the frames were TCP segments merged by the kernel or the NIC.
 	Merged uint64
-	// Split is datagrams that came several in one frame, which is not counted.
+	// Split counts datagrams that came several in one frame, which is not counted.
 	Split uint64
 	// Calls is system calls, Hits those that returned frames, Waits the times of waiting.
 	Calls, Hits, Waits uint64
@@ -40,7 +40,8 @@ type TxStats struct {
 	GSO uint64
 	// Calls is system calls, Full those that the kernel had no room for.
 	Calls, Full uint64
-	// Waited is frames that had to wait for room in the socket's buffer or the interface's queue.
+	// Waited counts frames that had to wait for room in the socket's buffer or the interface's
+	// queue.
 	Waited uint64
 	// Dropped frames: the interface was down or refused them, or the port was closed.
 	Dropped uint64

@@ -118,7 +118,7 @@ func (q *TxQueue) addFrame(f *TxFrame, size int) {
 	q.first[i+1] = len(q.iovs)
 }
 
-// requestOffload has the kernel complete the frame as asked.
+// requestOffload makes the kernel complete the frame as asked.
 func (q *TxQueue) requestOffload(f *TxFrame, vnet, head []byte, size int) {
 	if f.Flags&TxChecksum == 0 && f.GSOSize == 0 {
 		return

@@ -34,7 +34,7 @@ func rxFlags(vnet []byte) RxFlags {
 
 func gsoSize(vnet []byte) uint16 { return binary.NativeEndian.Uint16(vnet[4:]) }
 
-// transport is where the transport header of a frame to be sent is.
+// transport says where the transport header of a frame to be sent is.
 type transport struct {
 	ip, at int // offsets in the frame
 	proto  byte

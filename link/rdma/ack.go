@@ -457,7 +457,7 @@ func (c *ACKCoalescer) enqueue(f *ackFlow, q *ackQueue) bool {
 
 func (q *ackQueue) full() bool { return q.head-q.tail == maxHeld }
 
-// arm has expire called at a time, or before.
+// arm schedules expire for a time, or earlier.
 func (c *ACKCoalescer) arm(until, now time.Duration) {
 	if until < c.wake {
 		c.wake = until

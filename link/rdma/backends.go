@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
-// BackendKind is what sort of queues an endpoint works on.
+// BackendKind says what sort of queues an endpoint works on.
 type BackendKind uint8
 
 // The kinds.
@@ -62,17 +62,17 @@ type backend interface {
 	rxQueue(i int) rxQueue
 	txQueue(i int) txQueue
 	SetGroups(groups []net.HardwareAddr) error
-	// OutOfBuffer is how many frames were dropped for want of room before a queue.
+	// OutOfBuffer says how many frames were dropped for want of room before a queue.
 	OutOfBuffer() uint64
 	// offloads says whether checksums are computed, and the most bytes that are segmented.
 	offloads() (csum bool, maxTSO int)
-	// spins is how many looks in vain at a receive queue take as long as a short sleep.
+	// spins says how many looks in vain at a receive queue take as long as a short sleep.
 	spins() int
 	// Done is closed when the queues are of no use any more.
 	Done() <-chan struct{}
 }
 
-// rxQueue is what the endpoint needs of a receive queue, as dv.RxQueue has it.
+// rxQueue lists what the endpoint needs of a receive queue, as dv.RxQueue has it.
 type rxQueue interface {
 	Index() int
 	Poll(dst []dv.Packet) int
@@ -83,8 +83,8 @@ type rxQueue interface {
 	Wake()
 }
 
-// txQueue is what the endpoint needs of a send queue, as dv.TxQueue has it. Post may leave bytes of
-// the frame where they are until Flush, which must come before Unlock.
+// txQueue lists what the endpoint needs of a send queue, as dv.TxQueue has it. Post may leave bytes
+// of the frame where they are until Flush, which must come before Unlock.
 type txQueue interface {
 	Lock()
 	TryLock() bool

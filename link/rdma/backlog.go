@@ -205,7 +205,7 @@ func (s *sender) dropAll() {
 	b.release()
 }
 
-// dropQueued has what waits dropped, soon, by the timer's goroutine: the caller has locks that make
+// dropQueued drops what waits, soon, in the timer's goroutine: the caller has locks that make
 // it wait for nothing.
 func (s *sender) dropQueued() {
 	if s.backlog.waiting.Load() > 0 {

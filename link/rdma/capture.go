@@ -109,7 +109,7 @@ func (n *nicTime) adjust(newest uint64, now time.Time) {
 	}
 }
 
-// of is when the NIC received the frame; zero: it did not say.
+// of says when the NIC received the frame; zero: it did not say.
 func (n *nicTime) of(p *dv.Packet) time.Time {
 	if !n.known || p.Timestamp == 0 {
 		return time.Time{}

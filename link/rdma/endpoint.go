@@ -204,7 +204,7 @@ func (e *Endpoint) FollowMTU() uint32 {
 	return mtu
 }
 
-// packetLimits is the longest packets that TCP data is sent in, in bytes.
+// packetLimits gives the longest packets that TCP data is sent in, in bytes.
 type packetLimits struct {
 	v4, v6       atomic.Uint32
 	most4, most6 uint32 // besides the MTU; guarded by Endpoint.following

@@ -135,7 +135,7 @@ func (q *waiting) release() {
 	q.publish()
 }
 
-// pressure is how much waits in the stack.
+// pressure says how much waits in the stack.
 type pressure uint8
 
 const (

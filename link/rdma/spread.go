@@ -45,7 +45,7 @@ const (
 	longestSpreadPause = 600
 )
 
-// spreadable is what a spreader needs of a device, which is a *dv.Device but in tests.
+// spreadable lists what a spreader needs of a device, which is a *dv.Device but in tests.
 type spreadable interface {
 	ActiveRxQueues() int
 	Rebalance(weights []int) error

@@ -22,7 +22,7 @@ type Stats struct {
 	RxSYNRTTFixed    uint64 // segments that echo a SYN sent several times, see tcpfix/syn.go
 	RxSACKRemoved    uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
 	RxEchoAged       uint64 // ACKs after an outage with an older echo, see tcpfix/resend.go
-	// RxNarrowWindow is segments whose window was raised, see tcpfix/window.go.
+	// RxNarrowWindow counts segments whose window was raised, see tcpfix/window.go.
 	RxNarrowWindow uint64
 	// RxACKsKept counts acknowledgements of gaps that were too young to be losses, and RxACKsLate
 	// those of them that were delivered later, see tcpfix/reorder.go.

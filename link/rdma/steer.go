@@ -13,10 +13,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// Share is which of the received frames an endpoint takes while another process has its addresses,
-// too, and receives the same frames: by packet sockets of its own, or by Steering.Relay of the one
-// whose rings they come to. Each frame that one of them answers is taken by one of them: a TCP
-// connection is the process's that has it in Steering.Flows or, of those that begin later, as
+// Share says which of the received frames an endpoint takes while another process has its
+// addresses, too, and receives the same frames: by packet sockets of its own, or by Steering.Relay
+// of the one whose rings they come to. Each frame that one of them answers is taken by one of them:
+// a TCP connection is the process's that has it in Steering.Flows or, of those that begin later, as
 // socket.
 type Share uint8
 
@@ -85,7 +85,7 @@ func (w *worker) steered(frame []byte, l *hdr.Packet) bool {
 	return w.drop(dropSteered)
 }
 
-// verdict is what becomes of a frame.
+// verdict says what becomes of a frame.
 type verdict uint8
 
 const (
@@ -403,7 +403,7 @@ func (w *worker) sendBy(frame []byte, send func(frame []byte) bool) bool {
 	return false
 }
 
-// origin is where a worker's frames come from.
+// origin says where a worker's frames come from.
 type origin uint8
 
 const (

@@ -88,8 +88,8 @@ func (e *Endpoint) switchTo(next backend) error {
 	return nil
 }
 
-// SendsSince is when the queues in use began to send: before they received, which waits until what
-// the queues before had received is delivered. The zero time before the first Switch.
+// SendsSince says when the queues in use began to send: before they received, which waits until
+// what the queues before had received is delivered. The zero time before the first Switch.
 func (e *Endpoint) SendsSince() time.Time {
 	e.switching.Lock()
 	defer e.switching.Unlock()

@@ -36,7 +36,7 @@ func (w *worker) stripVLAN(p *dv.Packet, l *hdr.Packet) bool {
 	return true
 }
 
-// addVLAN has the packet about to be posted sent with the tag of our VLAN, if we are in one. Its
+// addVLAN gives the packet about to be posted the tag of our VLAN, if we are in one. Its
 // priority (PCP) is the class selector of the packet's DSCP, its upper three bits, as the NIC
 // itself maps DSCP where it is told to trust it.
 func (s *sender) addVLAN() {

@@ -75,7 +75,7 @@ func (n *networks) connected(s *hdr.Segment) bool {
 
 func (s *attachment) stopped() bool { return s.stopping.Load() }
 
-// replace has the workers end once they have delivered what there is.
+// replace ends the workers once they have delivered what there is.
 func (g *workerGroup) replace() {
 	g.replaced.Store(true)
 	g.wake()

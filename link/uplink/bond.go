@@ -129,7 +129,7 @@ func (u *Uplink) reopenBond(ctx context.Context, cfg dv.Config,
 	return b.opened(), nil
 }
 
-// start has the bond followed, and the link work on the devices there are.
+// start follows the bond, and puts the link to work on the devices there are.
 func (b *bond) start(link *rdma.Endpoint) {
 	b.link = link
 	b.retry = b.u.cfg.Clock.NewTimer(time.Hour)

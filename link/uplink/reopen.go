@@ -90,7 +90,7 @@ func (id *identity) opened(dev *dv.Device) failover.Opened {
 	return o
 }
 
-// identity is by what a device is known when it comes back: names such as mlx5_0, the numbers and
+// identity says by what a device is known when it comes back: names such as mlx5_0, the numbers and
 // the addresses of netdevs, may be others by then. The node GUID and the number of the port stay,
 // unless it is another card.
 type identity struct {

@@ -31,7 +31,7 @@ const (
 	MinFrame    = 60 // shortest frame of a wire, without FCS
 )
 
-// Headers is where the headers of a frame are and what they say. Offsets are in
+// Headers says where the headers of a frame are and what they say. Offsets are in
 // bytes from the start of the frame.
 type Headers struct {
 	Tags       uint8  // VLAN tags, at most 2

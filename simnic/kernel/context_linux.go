@@ -23,7 +23,7 @@ func (u *ucontext) freeResources(n *node) {
 	n.nic.UseLoopback(-1, 0)
 }
 
-// getContextNative is UVERBS_METHOD_GET_CONTEXT. Its outputs are optional.
+// getContextNative implements UVERBS_METHOD_GET_CONTEXT. Its outputs are optional.
 func getContextNative(c *call) unix.Errno {
 	if errno := c.tellCore(); errno != 0 {
 		return errno
@@ -173,7 +173,7 @@ func (n *node) contextReply(u *ucontext) uverbs.Mlx5AllocUcontextResp {
 // driver since 5.19. There is no clock page, so the reply does not describe one.
 const updatesTags = 0x20
 
-// queryContext is UVERBS_METHOD_QUERY_CONTEXT.
+// queryContext implements UVERBS_METHOD_QUERY_CONTEXT.
 func queryContext(c *call) unix.Errno {
 	if errno := c.node.checkContext(); errno != 0 {
 		return errno
@@ -184,8 +184,8 @@ func queryContext(c *call) unix.Errno {
 	return c.answerStruct(c.outputAttr(attrQueryContextOut), c.node.ctx.resp)
 }
 
-// allocAsyncEvents is UVERBS_METHOD_ASYNC_EVENT_ALLOC: objects created after the first call report
-// to the first descriptor.
+// allocAsyncEvents implements UVERBS_METHOD_ASYNC_EVENT_ALLOC: objects created after the first call
+// report to the first descriptor.
 func allocAsyncEvents(c *call) unix.Errno {
 	async, errno := c.node.newEventFile("asynchronous events")
 	if errno != 0 {

@@ -15,7 +15,7 @@ type counterSet struct {
 	descs []uverbs.Mlx5FlowCountersDesc // nil until a rule is bound
 }
 
-// countersMethods are those of UVERBS_OBJECT_COUNTERS.
+// countersMethods lists those of UVERBS_OBJECT_COUNTERS.
 func countersMethods(t map[methodKey]*method) {
 	old := attrSpec{id: uverbs.AttrCountersHandle, kind: attrHandle,
 		object: uverbs.ObjectCounters, mandatory: true}

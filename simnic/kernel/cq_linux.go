@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// createCompChannel is CREATE_COMP_CHANNEL. Channels are descriptors, not handles.
+// createCompChannel implements CREATE_COMP_CHANNEL. Channels are descriptors, not handles.
 func createCompChannel(c *call) unix.Errno {
 	if errno := c.readRequest(&uverbs.CreateCompChannelReq{}); errno != 0 {
 		return errno
@@ -51,7 +51,7 @@ func (r *reports) reportEvent(t uverbs.EventType, element uint64) {
 	r.file.postAsync(t, element)
 }
 
-// createCQReq is struct ib_uverbs_create_cq.
+// createCQReq mirrors struct ib_uverbs_create_cq.
 type createCQReq struct {
 	Response        uint64
 	UserHandle      uint64
@@ -60,7 +60,7 @@ type createCQReq struct {
 	Reserved        uint32
 }
 
-// createCQ is CREATE_CQ.
+// createCQ implements CREATE_CQ.
 func createCQ(c *call) unix.Errno {
 	var old createCQReq
 	if errno := c.readRequest(&old); errno != 0 {
@@ -280,8 +280,8 @@ func exModifyCQ(c *call) unix.Errno {
 	return errnoOf(q.hw.Moderate(req.CQCount, req.CQPeriod))
 }
 
-// destroyCQ is DESTROY_CQ. The reply has the number of events sent; linux returns that of events
-// read.
+// destroyCQ implements DESTROY_CQ. The reply has the number of events sent; linux returns that of
+// events read.
 func destroyCQ(c *call) unix.Errno {
 	var req uverbs.DestroyCQReq
 	if errno := c.readRequest(&req); errno != 0 {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queryDevice is QUERY_DEVICE.
+// queryDevice implements QUERY_DEVICE.
 func queryDevice(c *call) unix.Errno {
 	if errno := c.node.checkContext(); errno != 0 {
 		return errno

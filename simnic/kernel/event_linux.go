@@ -35,7 +35,7 @@ type eventFile struct {
 	sendFn func(fd uintptr) // created once, so that sending does not allocate
 }
 
-// maxBacklog is the maximum backlog for a client that does not read, in events.
+// maxBacklog gives the maximum backlog for a client that does not read, in events.
 const maxBacklog = 1 << 16
 
 // newEventFile returns an eventFile and the client's descriptor, which is close-on-exec and

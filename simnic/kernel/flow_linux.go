@@ -14,7 +14,8 @@ const (
 	flowFlagsReserved = 8  // and above
 )
 
-// exCreateFlow is CREATE_FLOW: the checks of the core (ib_uverbs_ex_create_flow in uverbs_cmd.c).
+// exCreateFlow implements CREATE_FLOW: the checks of the core (ib_uverbs_ex_create_flow in
+// uverbs_cmd.c).
 func exCreateFlow(c *call) unix.Errno {
 	var req uverbs.CreateFlowReq
 	r := reader{in: &c.core.in}
@@ -128,7 +129,7 @@ func (r *rule) flowAttr(a *uverbs.FlowAttrHdr,
 	return attr, errno
 }
 
-// exDestroyFlow is DESTROY_FLOW.
+// exDestroyFlow implements DESTROY_FLOW.
 func exDestroyFlow(c *call) unix.Errno {
 	var req uverbs.DestroyFlowReq
 	if errno := c.readRequest(&req); errno != 0 {

@@ -87,7 +87,7 @@ func methodTable(r Release) map[methodKey]*method {
 	return t
 }
 
-// contextMethods are those of 5.6 and later.
+// contextMethods lists those of 5.6 and later.
 func contextMethods(t map[methodKey]*method, r Release) {
 	core := []attrSpec{
 		{id: uverbs.AttrNumCompVectors, kind: attrOut, min: 4, max: 4},

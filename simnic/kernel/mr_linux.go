@@ -9,7 +9,7 @@ import (
 // pd is a protection domain: a number that queues and memory keys must share.
 type pd struct{ number uint32 }
 
-// allocPD is ALLOC_PD.
+// allocPD implements ALLOC_PD.
 func allocPD(c *call) unix.Errno {
 	if errno := c.readRequest(&uverbs.AllocPDReq{}); errno != 0 {
 		return errno
@@ -34,7 +34,7 @@ func allocPD(c *call) unix.Errno {
 		func() unix.Errno { return c.writeReply(uverbs.AllocPDResp{PDHandle: o.handle}) })
 }
 
-// deallocPD is DEALLOC_PD.
+// deallocPD implements DEALLOC_PD.
 func deallocPD(c *call) unix.Errno {
 	var req uverbs.DeallocPDReq
 	if errno := c.readRequest(&req); errno != 0 {
@@ -70,7 +70,7 @@ func (n *node) checkAccess(flags uint32) unix.Errno {
 	return 0
 }
 
-// regMR is REG_MR.
+// regMR implements REG_MR.
 func regMR(c *call) unix.Errno {
 	var req uverbs.RegMRReq
 	if errno := c.readRequest(&req); errno != 0 {
@@ -123,7 +123,7 @@ func (n *node) registerMR(req uverbs.RegMRReq, p *pd) (*uobject, uint32, unix.Er
 	return &uobject{kind: uverbs.ObjectMR, impl: key, release: release}, key.Key(), 0
 }
 
-// deregMR is DEREG_MR.
+// deregMR implements DEREG_MR.
 func deregMR(c *call) unix.Errno {
 	var req uverbs.DeregMRReq
 	if errno := c.readRequest(&req); errno != 0 {

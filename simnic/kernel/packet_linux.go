@@ -27,7 +27,7 @@ func (l *Linux) OpenPacketSocket() (*PacketSocket, error) {
 	return &PacketSocket{nic: l.nic, members: map[string]int{}}, nil
 }
 
-// Add is PACKET_ADD_MEMBERSHIP: of PACKET_MR_ALLMULTI if mac is nil, else of
+// Add performs PACKET_ADD_MEMBERSHIP: of PACKET_MR_ALLMULTI if mac is nil, else of
 // PACKET_MR_MULTICAST or PACKET_MR_UNICAST as the group bit says.
 func (s *PacketSocket) Add(mac net.HardwareAddr) error {
 	s.mu.Lock()
@@ -49,7 +49,7 @@ func (s *PacketSocket) Add(mac net.HardwareAddr) error {
 	return nil
 }
 
-// Remove is PACKET_DROP_MEMBERSHIP.
+// Remove performs PACKET_DROP_MEMBERSHIP.
 func (s *PacketSocket) Remove(mac net.HardwareAddr) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

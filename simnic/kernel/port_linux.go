@@ -5,7 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queryPort is QUERY_PORT.
+// queryPort implements QUERY_PORT.
 func queryPort(c *call) unix.Errno {
 	if errno := c.node.checkContext(); errno != 0 {
 		return errno
@@ -20,7 +20,7 @@ func queryPort(c *call) unix.Errno {
 	return c.writeReply(c.node.describePort())
 }
 
-// queryPortNative is UVERBS_METHOD_QUERY_PORT.
+// queryPortNative implements UVERBS_METHOD_QUERY_PORT.
 func queryPortNative(c *call) unix.Errno {
 	if errno := c.node.checkContext(); errno != 0 {
 		return errno

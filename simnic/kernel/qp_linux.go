@@ -44,7 +44,7 @@ type qp struct {
 	sqSeen, rqSeen simnic.State // states of the hardware's queues as the driver recorded them
 }
 
-// createQPReq is struct ib_uverbs_create_qp.
+// createQPReq mirrors struct ib_uverbs_create_qp.
 type createQPReq struct {
 	Response                                          uint64
 	UserHandle                                        uint64
@@ -53,7 +53,7 @@ type createQPReq struct {
 	SQSigAll, QPType, IsSRQ, Reserved                 uint8
 }
 
-// createQP is CREATE_QP.
+// createQP implements CREATE_QP.
 func createQP(c *call) unix.Errno {
 	var old createQPReq
 	if errno := c.readRequest(&old); errno != 0 {
@@ -288,7 +288,7 @@ func (q *qp) destroyAll() error {
 	return nil
 }
 
-// destroyQP is DESTROY_QP.
+// destroyQP implements DESTROY_QP.
 func destroyQP(c *call) unix.Errno {
 	var req uverbs.DestroyQPReq
 	if errno := c.readRequest(&req); errno != 0 {

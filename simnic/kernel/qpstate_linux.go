@@ -53,7 +53,7 @@ const (
 	qpAttrAltPath  = 1 << 14
 )
 
-// modifyQP is MODIFY_QP.
+// modifyQP implements MODIFY_QP.
 func modifyQP(c *call) unix.Errno {
 	var req uverbs.ExModifyQPReq
 	if errno := c.readRequest(&req.Base); errno != 0 {
@@ -191,7 +191,7 @@ func (q *qp) moveQueues(rq, sq simnic.State, receive bool) unix.Errno {
 	return 0
 }
 
-// queryQP is QUERY_QP. It also updates the driver's record of the states of the queues.
+// queryQP implements QUERY_QP. It also updates the driver's record of the states of the queues.
 func queryQP(c *call) unix.Errno {
 	var req uverbs.QueryQPReq
 	if errno := c.readRequest(&req); errno != 0 {

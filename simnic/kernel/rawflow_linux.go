@@ -26,7 +26,8 @@ type matcher struct {
 	mask     []byte // matchParamsMax bytes
 }
 
-// rawFlowMethods are those of MLX5_IB_OBJECT_FLOW_MATCHER, and the driver's of UVERBS_OBJECT_FLOW.
+// rawFlowMethods lists those of MLX5_IB_OBJECT_FLOW_MATCHER, and the driver's of
+// UVERBS_OBJECT_FLOW.
 func rawFlowMethods(t map[methodKey]*method, r Release) {
 	oldMatcher := attrSpec{id: uverbs.AttrFlowMatcherHandle, kind: attrHandle,
 		object: uverbs.ObjectFlowMatcher, mandatory: true}
@@ -62,7 +63,7 @@ func rawFlowMethods(t map[methodKey]*method, r Release) {
 			mandatory: true}}, run: destroyRawFlow}
 }
 
-// createMatcher is MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
+// createMatcher implements MLX5_IB_METHOD_FLOW_MATCHER_CREATE.
 func createMatcher(c *call) unix.Errno {
 	m := &matcher{kind: simnic.FlowType(c.enumAttr(uverbs.AttrFlowMatcherType)), receives: true,
 		mask: make([]byte, matchParamsMax)}
@@ -104,8 +105,8 @@ func destroyMatcher(c *call) unix.Errno {
 		uint32(c.inputAttr(uverbs.AttrFlowMatcherHandle).addr))
 }
 
-// createRawFlow is MLX5_IB_METHOD_CREATE_FLOW. Of the destinations there are queue pairs, and of
-// the tables that of received frames.
+// createRawFlow implements MLX5_IB_METHOD_CREATE_FLOW. Of the destinations there are queue pairs,
+// and of the tables that of received frames.
 func createRawFlow(c *call) unix.Errno {
 	n := c.node
 	if n.linux.cfg.NoNetRaw {

@@ -15,7 +15,7 @@ type indTable struct {
 	entries int
 }
 
-// exCreateIndTable is CREATE_RWQ_IND_TBL.
+// exCreateIndTable implements CREATE_RWQ_IND_TBL.
 func exCreateIndTable(c *call) unix.Errno {
 	var req uverbs.ExCreateRWQIndTblReq
 	r := reader{in: &c.core.in}
@@ -88,7 +88,7 @@ func (c *call) tableDriver(req uverbs.ExCreateRWQIndTblReq) unix.Errno {
 	return 0
 }
 
-// exDestroyIndTable is DESTROY_RWQ_IND_TBL.
+// exDestroyIndTable implements DESTROY_RWQ_IND_TBL.
 func exDestroyIndTable(c *call) unix.Errno {
 	var req uverbs.ExDestroyRWQIndTblReq
 	if errno := c.readRequest(&req); errno != 0 {

@@ -23,7 +23,7 @@ var wqStates = [...]simnic.State{simnic.StateReset, simnic.StateReady, simnic.St
 
 const wqError = 2
 
-// exCreateWQ is CREATE_WQ.
+// exCreateWQ implements CREATE_WQ.
 func exCreateWQ(c *call) unix.Errno {
 	var req uverbs.ExCreateWQReq
 	if errno := c.readRequest(&req); errno != 0 {
@@ -185,7 +185,7 @@ func stridingOf(drv uverbs.Mlx5CreateWQReq) *simnic.Striding {
 		LogStrides: int(drv.WQELogNumStrides), TwoByteShift: drv.TwoByteShiftEn != 0}
 }
 
-// exModifyWQ is MODIFY_WQ (mlx5_ib_modify_wq in qp.c).
+// exModifyWQ implements MODIFY_WQ (mlx5_ib_modify_wq in qp.c).
 func exModifyWQ(c *call) unix.Errno {
 	var req uverbs.ExModifyWQReq
 	if errno := c.readRequest(&req); errno != 0 {
@@ -254,7 +254,7 @@ func (q *wq) modifyWQ(l *Linux, from, to, flags, mask uint32) unix.Errno {
 	return 0
 }
 
-// exDestroyWQ is DESTROY_WQ.
+// exDestroyWQ implements DESTROY_WQ.
 func exDestroyWQ(c *call) unix.Errno {
 	var req uverbs.ExDestroyWQReq
 	if errno := c.readRequest(&req); errno != 0 {

@@ -9,7 +9,7 @@ package wire
 
 import "github.com/rdma-netstack/rdma-netstack/simnic/frame"
 
-// Wire is what a port of a NIC is connected to.
+// Wire connects a port of a NIC.
 type Wire interface {
 	// Start begins reception: recv is called with frames in order of arrival, in batches so that
 	// the device can coalesce. It may be called from several goroutines at once, and from inside

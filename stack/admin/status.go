@@ -51,7 +51,7 @@ const (
 	socketShare = 100
 )
 
-// statusCache has the last reading, so that more viewers cost no more readings.
+// statusCache holds the last reading, so that more viewers cost no more readings.
 type statusCache struct {
 	mu          sync.Mutex // guards what follows, and is held while reading
 	last        Status

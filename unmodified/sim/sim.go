@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/unmodified"
 )
 
-// defaultWire is what the port is connected to if nobody says.
+// defaultWire says what the port is connected to if nobody says.
 const defaultWire = "tap:slice0"
 
 // Open makes a software ConnectX, connects its port as sim says, and makes it the device of cfg.

@@ -33,7 +33,7 @@ func OpenMembership(name string) (*Membership, error) {
 	return &Membership{index: int32(link.Attrs().Index), fd: fd}, nil
 }
 
-// Add has frames to mac received, to every group if mac is nil. Each Add of the same address
+// Add receives frames to mac, to every group if mac is nil. Each Add of the same address
 // counts.
 func (m *Membership) Add(mac net.HardwareAddr) error {
 	return m.setMembership(unix.PACKET_ADD_MEMBERSHIP,

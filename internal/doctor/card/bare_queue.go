@@ -116,7 +116,7 @@ func (q *bareQueue) completions() (n int) {
 	return n
 }
 
-// steerBroadcasts has copies of broadcasts come to the queue.
+// steerBroadcasts directs copies of broadcasts to the queue.
 func (q *bareQueue) steerBroadcasts(c *uverbs.Context, pd *uverbs.PD) error {
 	table, err := c.CreateIndirectionTable([]*uverbs.WQ{q.wq}, 0)
 	if err != nil {

@@ -34,7 +34,7 @@ func (s *session) broadcastCopy() (string, error) {
 	return fmt.Sprintf("a broadcast came to us; %s; %s", linux, answered), nil
 }
 
-// checkCopied has a broadcast come in.
+// checkCopied sends a broadcast and waits for its copy.
 func (s *session) checkCopied() error {
 	want, err := s.toCard(probe.Broadcast, 1, minFrame)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 )
 
-// receiveStart has one frame for our address come in, and looks at its completion.
+// receiveStart receives one frame for our address, and looks at its completion.
 func (s *session) receiveStart() (string, error) {
 	if s.source == nil {
 		return "", skip("the port's netdev is not in this network namespace, and nobody else sends")
@@ -51,7 +51,7 @@ func (s *session) framePath() string {
 // lonely says how often receiveOne tries to have a frame come in alone.
 const lonely = 20
 
-// receiveOne has one frame come in, alone, and returns its completion as it lies in the ring.
+// receiveOne receives one frame, alone, and returns its completion as it lies in the ring.
 func (s *session) receiveOne() (cqe mlx5.CQE, size int, err error) {
 	for range lonely {
 		alone, size, err := s.receiveAmong(&cqe)
@@ -64,7 +64,7 @@ func (s *session) receiveOne() (cqe mlx5.CQE, size int, err error) {
 		lonely)
 }
 
-// receiveAmong has one frame come in. alone is false if others came with it, so that its
+// receiveAmong receives one frame. alone is false if others came with it, so that its
 // completion cannot be told from theirs.
 func (s *session) receiveAmong(cqe *mlx5.CQE) (alone bool, size int, err error) {
 	_, recv := s.tap.newestQueues()

@@ -18,7 +18,7 @@ type stamped struct {
 	after, before time.Time
 }
 
-// timeStamps has two frames come in, one a while after the other, and compares the time between
+// timeStamps receives two frames, one a while after the other, and compares the time between
 // them by the NIC's clock and by the system's.
 func (s *session) timeStamps() (string, error) {
 	if s.source == nil {
@@ -57,7 +57,7 @@ func (s *session) timeStamps() (string, error) {
 	return saw, nil
 }
 
-// stampOne has one frame come in.
+// stampOne receives one frame.
 func (s *session) stampOne() (got stamped, err error) {
 	got.after = time.Now()
 	want, err := s.toCard(s.dev.MAC(), 1, minFrame)

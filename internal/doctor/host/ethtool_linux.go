@@ -100,7 +100,7 @@ const (
 	pfcSize       = pfcIndicators + 8*8
 )
 
-// dcbMessage is struct dcbmsg: family, command, padding.
+// dcbMessage mirrors struct dcbmsg: family, command, padding.
 type dcbMessage struct{}
 
 func (dcbMessage) Len() int          { return 4 }

@@ -15,7 +15,7 @@ import (
 // most (BPF_MAXINSNS in linux include/uapi/linux/bpf_common.h).
 const MaxOthers = 3000
 
-// PassAllBut has the kernel also serve who comes by the device, except others: remote ends of
+// PassAllBut lets the kernel also serve who comes by the device, except others: remote ends of
 // connections that the other stack goes on with. The socket is not served from here any more:
 // whoever has a descriptor of it accepts or reads. It may be called again with others that remain;
 // without any, the socket has no filter.

@@ -205,7 +205,7 @@ func (s *Socket) SetDevice(d Device) error {
 	return attach(s.fd, s.filter())
 }
 
-// Silence has the kernel drop everything that is sent to the port from now on, and discards what
+// Silence makes the kernel drop everything that is sent to the port from now on, and discards what
 // waits there: connections that it has completed and nobody has accepted are reset. After
 // PassAllBut it does nothing.
 func (s *Socket) Silence() error {

@@ -137,7 +137,7 @@ func (p *peer) close() error {
 	return nil
 }
 
-// start has what comes handed out, until the connection ends: frames to a function, the rest to
+// start hands out what comes, until the connection ends: frames to a function, the rest to
 // next.
 func (p *peer) start(frame func(kind byte, frame []byte)) {
 	p.reading = true

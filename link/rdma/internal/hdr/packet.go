@@ -33,7 +33,7 @@ const (
 // fragmentBits of the IPv4 flags and offset: more fragments, or an offset (RFC 791 section 3.1).
 const fragmentBits = 0x3fff
 
-// Packet is where the headers of one frame are. Offsets count from the frame's first byte.
+// Packet says where the headers of one frame are. Offsets count from the frame's first byte.
 type Packet struct {
 	L3        int // the IP header
 	L4        int // the transport header; 0: none, or a fragment

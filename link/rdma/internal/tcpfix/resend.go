@@ -650,7 +650,7 @@ func (f *resendFlow) timedOut(seq uint32, now tcpip.MonotonicTime) bool {
 		now.Sub(f.ackAt) >= answerGap
 }
 
-// goBack has echoes made older. What netstack has sent again in vain begins with the flow's first
+// goBack makes echoes older. What netstack has sent again in vain begins with the flow's first
 // segment after a timeout, and is the last after a tail loss probe alone.
 func (f *resendFlow) goBack() {
 	if f.dataStamp != 0 && len(f.parts) > 0 && !hdr.Before(f.una, f.parts[0].seq) &&
