@@ -227,7 +227,8 @@ func TestPortsChange(t *testing.T) {
 		for _, p := range slices.Concat(added, removed, some(50)) {
 			k := portKey{p.Addr, p.First, p.UDP}
 			if table.hasPort(k) != want.hasPort(k) || held[p] && !table.hasPort(k) {
-				t.Fatalf("step %d: %+v is ours: %v, want %v", step, p, table.hasPort(k), want.hasPort(k))
+				t.Fatalf("step %d: %+v is ours: %v, want %v", step, p, table.hasPort(k),
+					want.hasPort(k))
 			}
 		}
 	}
