@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"go/ast"
 	"os"
 	"path"
 	"path/filepath"
@@ -156,6 +157,83 @@ func TestDocsBite(t *testing.T) {
 		got := strings.Join(page{"docs/x.md", tt.text}.check(have), "; ")
 		if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
 			t.Errorf("%s: found %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// answer matches a symbol of the module in a document: folder, type or function, method.
+var answer = regexp.MustCompile("`([a-z0-9/]+)\\.([A-Za-z]\\w*)(?:\\.([A-Za-z]\\w*))?`")
+
+// TestQuestions wants each symbol in the last section of docs/architecture.md to be one of the
+// module's, and at least ten questions.
+func TestQuestions(t *testing.T) {
+	text, err := os.ReadFile("../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Ten questions\n")
+	symbols := declared(sources(t))
+	questions := 0
+	for _, row := range strings.Split(section, "\n") {
+		if !strings.HasPrefix(row, "| ") || !strings.Contains(row, "? |") {
+			continue
+		}
+		questions++
+		named := answer.FindAllStringSubmatch(row, -1)
+		if len(named) == 0 {
+			t.Errorf("no symbol answers: %s", row)
+		}
+		for _, m := range named {
+			if name := strings.Trim(m[0], "`"); !symbols[name] {
+				t.Errorf("there is no %s", name)
+			}
+		}
+	}
+	if questions < 10 {
+		t.Errorf("%d questions", questions)
+	}
+}
+
+// declared returns the names of all functions, types and methods: folder.Func, folder.Type and
+// folder.Type.method.
+func declared(files []*file) map[string]bool {
+	names := map[string]bool{}
+	for _, f := range files {
+		if f.isTest() {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			switch d := d.(type) {
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					if s, ok := s.(*ast.TypeSpec); ok {
+						names[f.dir()+"."+s.Name.Name] = true
+					}
+				}
+			case *ast.FuncDecl:
+				names[f.dir()+"."+receiverOf(d)+d.Name.Name] = true
+			}
+		}
+	}
+	return names
+}
+
+// receiverOf returns the name of the type of a method and a dot; "" for a function.
+func receiverOf(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	x := d.Recv.List[0].Type
+	for {
+		switch t := x.(type) {
+		case *ast.StarExpr:
+			x = t.X
+		case *ast.IndexExpr:
+			x = t.X
+		case *ast.Ident:
+			return t.Name + "."
+		default:
+			return ""
 		}
 	}
 }
