@@ -17,10 +17,10 @@ var most = struct {
 	stackFiles:   16,
 	packageFiles: 48,
 	knobs:        87,
-	causativeHas: 42,
+	causativeHas: 0,
 	productLines: 91_428,
-	oneWord:      27.5,
-	definitions:  17.3,
+	oneWord:      26.7,
+	definitions:  14.1,
 }
 
 // TestHouse keeps the figures of package house from rising.

@@ -9,9 +9,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// forwardQuery asks a resolver for the question of q, which came over network from client, together with
-// others with the same question. deliver is called once, later, with the answer or nil. False: too
-// many are in progress.
+// forwardQuery asks a resolver for the question of q, which came over network from client, together
+// with others with the same question. deliver is called once, later, with the answer or nil. False:
+// too many are in progress.
 func (s *Server) forwardQuery(q, r *dns.Msg, network string, client netip.Addr,
 	deliver func(*dns.Msg)) bool {
 	opt := q.IsEdns0()
@@ -92,8 +92,9 @@ var (
 	errOtherCase     = errors.New("answer with the question in other letters")
 )
 
-// askResolver asks one resolver, from a port of its own and in a random case of its own, and accepts
-// only an answer to this question. Over TCP, where forging is impossible, the case may be lost.
+// askResolver asks one resolver, from a port of its own and in a random case of its own, and
+// accepts only an answer to this question. Over TCP, where forging is impossible, the case may be
+// lost.
 func (s *Server) askResolver(ctx context.Context, ask *dns.Msg,
 	network, resolver string) (*dns.Msg, error) {
 	ctx, cancel := s.cfg.Clock.WithTimeout(ctx, s.cfg.ForwardTimeout)
