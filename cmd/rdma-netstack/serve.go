@@ -32,6 +32,7 @@ type serveFlags struct {
 	netdevMAC bool
 	queues    queueCount
 	rxMode    stack.RxMode
+	striding  bool
 	spread    stack.Spread
 	backend   stack.Backend
 	fallback  string
@@ -100,6 +101,8 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 			"time, then sleep until an interrupt. polling: never sleep; occupies one processor "+
 			"per queue. interrupt: sleep whenever the queue is empty",
 			oneOf("adaptive", "polling", "interrupt")),
+		opt("striding", "", &f.striding, "striding receive rings, which a card packs many small "+
+			"frames into, for floods of them; docs/performance.md says what they cost"),
 		opt("mtu", "BYTES", &f.mtu, "largest IP packet (default the port's, also when it "+
 			"changes)"),
 		opt("vlan", "N", &f.vlan, "802.1Q VLAN of the slice: receive its frames only, send with "+

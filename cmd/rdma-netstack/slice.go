@@ -122,6 +122,7 @@ func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
 		RxQueues:       f.queues.number(),
 		MTU:            f.mtu,
 		VLAN:           uint16(f.vlan),
+		Striding:       f.striding,
 		Logger:         log,
 	}
 }
