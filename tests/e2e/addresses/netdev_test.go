@@ -61,6 +61,9 @@ func (n *network) machineWith(t *testing.T, addrs []netip.Prefix,
 	return m
 }
 
+// onLink is RTNH_F_ONLINK of linux/rtnetlink.h, which package netlink has on Linux only.
+const onLink = 4
+
 // routers makes default routes of the calling thread's namespace, over routers on the link.
 func routers(addrs ...netip.Addr) error {
 	link, err := netlink.LinkByName(netdev)
@@ -71,7 +74,7 @@ func routers(addrs ...netip.Addr) error {
 		all := &net.IPNet{IP: make(net.IP, len(a.AsSlice())),
 			Mask: make(net.IPMask, len(a.AsSlice()))}
 		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all,
-			Gw: a.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}); err != nil {
+			Gw: a.AsSlice(), Flags: onLink}); err != nil {
 			return fmt.Errorf("default route over %s: %w", a, err)
 		}
 	}
