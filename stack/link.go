@@ -11,6 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
@@ -268,4 +269,134 @@ func (c *TCPConn) orClosedErr(err error) error {
 		err = down
 	}
 	return c.connState.orClosedErr(err)
+}
+
+const (
+	// slowStartSweep says how often connections that write more than their window are looked at.
+	slowStartSweep = 300 * time.Millisecond
+	// maxSlowStarts says how often one begins slow start again, and maxSlowStarters how many are
+	// looked at.
+	maxSlowStarts   = 8
+	maxVainStarts   = 1
+	maxSlowStarters = 1024
+	// sampledRound is the shortest round trip that HyStart is right about: netstack knows round
+	// trips in milliseconds.
+	sampledRound = 2 * time.Millisecond
+)
+
+// slowStarts makes connections begin slow start again that left it for no loss.
+//
+// netstack's HyStart ends slow start for good when an acknowledgement is late, as after a pause of
+// some ms of either host or of a radio link; RFC 9406 section 4.2 goes on more slowly, and back to
+// slow start when the round trip is short again.
+//
+// Not reported upstream. No longer needed when the rows "pauses" of tests/conformance/roads pass
+// without it.
+type slowStarts struct {
+	clock clock.Clock
+
+	mu     sync.Mutex // guards what follows; held during a sweep
+	all    map[*tcp.Endpoint]*slowStart
+	timer  clock.Timer // nil: not needed yet
+	armed  bool
+	closed bool
+}
+
+// slowStart is one connection.
+type slowStart struct {
+	least time.Duration // the shortest round trip
+	times int
+	vain  int    // of these, after which the window was not larger by a quarter
+	ended uint32 // the window at which slow start ended last; 0: not yet
+	quiet bool   // it has not had more to write than its window since the sweep before
+}
+
+// noteFull notes that a connection has more to write than it may send.
+func (o *slowStarts) noteFull(ep tcpip.Endpoint) {
+	c, ok := ep.(*tcp.Endpoint)
+	if !ok {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if x := o.all[c]; x != nil {
+		x.quiet = false
+		return
+	}
+	if o.closed || len(o.all) == maxSlowStarters {
+		return
+	}
+	if o.all == nil {
+		o.all = make(map[*tcp.Endpoint]*slowStart)
+	}
+	o.all[c] = new(slowStart)
+	switch {
+	case o.armed:
+	case o.timer == nil:
+		o.timer = o.clock.AfterFunc(slowStartSweep, o.lookAtAll)
+	default:
+		o.timer.Reset(slowStartSweep)
+	}
+	o.armed = true
+}
+
+// lookAtAll looks at all connections, and forgets those that write no more.
+func (o *slowStarts) lookAtAll() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.armed = false
+	for c, x := range o.all {
+		if x.quiet || !x.lookAt(c) {
+			delete(o.all, c)
+		}
+		x.quiet = true
+	}
+	if len(o.all) > 0 && !o.closed {
+		o.timer.Reset(slowStartSweep)
+		o.armed = true
+	}
+}
+
+// lookAt begins slow start again where that is due; false: it is never due any more.
+func (x *slowStart) lookAt(c *tcp.Endpoint) bool {
+	var info tcpip.TCPInfoOption
+	if c.GetSockOpt(&info) != nil || tcp.EndpointState(c.State()) != tcp.StateEstablished {
+		return false
+	}
+	if x.least == 0 || info.RTT < x.least {
+		x.least = info.RTT
+	}
+	if c.Stats().(*tcp.Stats).SendErrors.Retransmits.Value() > 0 {
+		return false
+	}
+	if !x.endedForNothing(&info) {
+		return true
+	}
+	x.times++
+	if info.SndCwnd < x.ended+x.ended/4 {
+		x.vain++
+	}
+	x.ended = info.SndCwnd
+	var control tcpip.CongestionControlOption
+	if c.GetSockOpt(&control) == nil {
+		_ = c.SetSockOpt(&control) // netstack begins anew with it
+	}
+	return x.times < maxSlowStarts && x.vain < maxVainStarts
+}
+
+// endedForNothing reports whether slow start has ended, and the round trip is short, so that no
+// queue has built up.
+func (x *slowStart) endedForNothing(info *tcpip.TCPInfoOption) bool {
+	return info.CcState == tcpip.Open && info.SndSsthresh <= info.SndCwnd &&
+		info.RTT >= sampledRound &&
+		info.RTT < x.least+x.least/8
+}
+
+func (o *slowStarts) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed, o.all = true, nil
+	if o.timer != nil {
+		o.timer.Stop()
+	}
 }

@@ -75,6 +75,8 @@ type openConns struct {
 	first       *TCPConn
 	count       int
 	udp         map[tcpip.Endpoint]*UDPConn
+
+	starts slowStarts
 }
 
 // endpoints yields the TCP endpoints that netstack has at the time of the call, and their states.

@@ -174,6 +174,7 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 		return nil, err
 	}
 	s.conns.net = s.net
+	s.conns.starts.clock = cfg.Clock
 	s.orphans = orphans{clock: cfg.Clock, fields: &s.fields}
 	s.memory.init(s)
 	s.fields.report(s.log)
@@ -286,6 +287,7 @@ func (s *Stack) end(cause error) {
 	s.life.cancel()
 	s.addrs.announcer.Stop()
 	s.orphans.end()
+	s.conns.starts.close()
 	s.memory.end()
 	s.handover.PartPredecessor()
 	s.conns.abortOpen() // resets go out while there is still a link

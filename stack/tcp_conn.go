@@ -320,6 +320,7 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 		case src.left == 0:
 			return n, nil
 		case terr != nil:
+			c.stack.conns.starts.noteFull(c.ep)
 			c.wr.park()
 		}
 	}

@@ -103,7 +103,9 @@ func (w *World) open(end wire.Wire, server bool,
 	if configure != nil {
 		configure(server, &cfg)
 	}
-	w.await(time.Hour, func() { s, err = stack.Open(context.Background(), cfg) })
+	if !w.await(time.Hour, func() { s, err = stack.Open(context.Background(), cfg) }) {
+		return nil, errors.New("the stack does not open")
+	}
 	if err == nil {
 		w.close = append(w.close, func() (err error) {
 			w.await(time.Hour, func() { err = s.Close() })
@@ -137,6 +139,9 @@ func (w *World) Close() (err error) {
 	return err
 }
 
+// patience is how long f may be in system calls, of the system's time.
+const patience = time.Minute
+
 // await runs f, and the time for as long as it takes, at most for limit. It reports whether f has
 // returned.
 func (w *World) await(limit time.Duration, f func()) bool {
@@ -145,14 +150,27 @@ func (w *World) await(limit time.Duration, f func()) bool {
 		defer close(done)
 		f()
 	}()
-	return w.clock.AdvanceUntil(limit, func() bool {
+	end, idle := w.Now()+limit, time.Time{}
+	for {
+		clocktest.Settle()
 		select {
 		case <-done:
 			return true
 		default:
-			return false
 		}
-	})
+		switch {
+		case w.Now() >= end:
+			return false
+		case w.clock.Step():
+			idle = time.Time{}
+		case idle.IsZero():
+			idle = time.Now()
+		case time.Since(idle) > patience:
+			return false
+		default:
+			time.Sleep(100 * time.Microsecond) // it is in a system call
+		}
+	}
 }
 
 // Travel has what follows go by a road. The server's frames go by ways[0].
