@@ -25,7 +25,7 @@ type Stats struct {
 	// RxNarrowWindow counts segments whose window was raised, see tcpfix/window.go.
 	RxNarrowWindow uint64
 	// RxACKsKept counts acknowledgements of gaps that were too young to be losses, and RxACKsLate
-	// those of them that were delivered later, see tcpfix/reorder.go.
+	// those that were delivered for them later, see tcpfix/reorder.go.
 	RxACKsKept, RxACKsLate uint64
 
 	// RxHandshakeData is segments that an ACK was delivered in front of, see

@@ -27,7 +27,7 @@ func (p *page) link(st *stack.Stack) {
 		l.RxSupersededACKs)
 	p.family(counter, "tcp_gap_acks_total",
 		"Received ACKs that tell of a gap too young to be a loss, by what became of them.",
-		of(l.RxACKsLate, "outcome", "late"), of(l.RxACKsKept-l.RxACKsLate, "outcome", "overtaken"))
+		of(l.RxACKsLate, "outcome", "late"), of(l.RxACKsKept, "outcome", "kept"))
 	count("checksum_software_total", "Received frames whose checksum was verified in software.",
 		l.RxVerified)
 	p.family(gauge, "rx_waiting_bytes", "Received segments without data that wait in the stack.",

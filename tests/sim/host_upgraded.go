@@ -315,7 +315,8 @@ func (h *upgradedHost) checkLinks() error {
 			sent)
 	}
 	received += h.past.links.RxSentAway
-	return errors.Join(linkReceived(&h.past.links, received-h.past.unread(), received),
+	return errors.Join(linkReceived(&h.past.links, received-h.past.unread()+h.past.links.RxACKsLate,
+		received+h.past.links.RxACKsLate),
 		linkSent(&h.past.links, h.port.inspect.syns.again))
 }
 

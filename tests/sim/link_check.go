@@ -23,8 +23,8 @@ func (h *ourHost) checkLink() error {
 		return fmt.Errorf("the link has posted %d frames to rings and %d to packet sockets, these "+
 			"got %d and %d", s.Rings.TxFrames, s.Packet.TxFrames, rings, sockets.Posted)
 	}
-	return errors.Join(linkReceived(&s, received+sockets.Received,
-		received+sockets.Received),
+	all := received + sockets.Received + s.RxACKsLate
+	return errors.Join(linkReceived(&s, all, all),
 		linkSent(&s, h.port.inspect.syns.again))
 }
 
@@ -45,17 +45,17 @@ func linkSent(s *rdma.Stats, synsAgain uint64) error {
 }
 
 // linkReceived checks that each of so many frames, or of a few less, was dropped for one reason,
-// delivered, merged with one other at least, or an ACK that a later one supersedes.
+// delivered, merged with one other at least, or an ACK that a later one supersedes or that is kept.
 func linkReceived(s *rdma.Stats, least, most uint64) error {
 	dropped := s.RxSteered
 	for _, n := range s.RxDrops() {
 		dropped += n
 	}
-	known := dropped + s.RxPackets + s.RxSupersededACKs
+	known := dropped + s.RxPackets + s.RxSupersededACKs + s.RxACKsKept
 	if most < known+s.RxMerged-s.RxMerged/2 || least > known+s.RxMerged {
 		return fmt.Errorf("queues gave the link %d to %d frames, it dropped %d, merged %d, "+
-			"left out %d ACKs and delivered %d packets", least, most, dropped, s.RxMerged,
-			s.RxSupersededACKs, s.RxPackets)
+			"left out %d ACKs, kept %d and delivered %d packets", least, most, dropped, s.RxMerged,
+			s.RxSupersededACKs, s.RxACKsKept, s.RxPackets)
 	}
 	return nil
 }

@@ -167,8 +167,8 @@ func (f *Flows) Repeat() { f.resend.repeat() }
 // Resent counts the segments that were sent again.
 func (f *Flows) Resent() uint64 { return f.resend.count.Load() }
 
-// HeldBack counts the acknowledgements that Received has kept, and how many of them were delivered
-// later. The others were overtaken.
+// HeldBack counts the acknowledgements that Received has kept, and those that were delivered later,
+// among them copies of some whose SACK option had been taken out.
 func (f *Flows) HeldBack() (kept, delivered uint64) {
 	return f.reorder.held.Load(), f.reorder.late.Load()
 }

@@ -248,6 +248,7 @@ func (r *reorderWindow) judgeACK(shard *reorderShard, f *reorderFlow, s *hdr.Seg
 		f.steps, f.persist, f.losses = min(f.steps+1, maxReorderSteps), reorderPersist, 0
 		return 0
 	case overtaken && pure && gap && !f.shown:
+		r.held.Add(1)
 		return Held // a later one has said more
 	case overtaken:
 		return 0
