@@ -1,6 +1,7 @@
 package dv
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,6 +69,7 @@ type Device struct {
 
 	netdevMTU  atomic.Int32  // see SetNetdevMTU
 	mtuChanged chan struct{} // capacity 1: a token for MTUChanged
+	netdevMAC  toldMAC
 
 	close    sync.Once
 	closeErr error // written in close
@@ -194,6 +196,46 @@ func (d *Device) SetNetdevMTU(bytes int) {
 // MTUChanged returns a channel that gets a token when NetdevMTU changes, unless it still holds one.
 // It is for one reader and is never closed.
 func (d *Device) MTUChanged() <-chan struct{} { return d.mtuChanged }
+
+// toldMAC holds the netdev's MAC address as SetNetdevMAC has told it.
+type toldMAC struct {
+	mu     sync.Mutex
+	mac    net.HardwareAddr // nil: not told
+	notify []chan<- struct{}
+}
+
+// SetNetdevMAC tells the device which MAC address its netdev has now, as SetNetdevMTU does of the
+// MTU: for a device that Config.Kernel opens. The device's own stays until SetMAC.
+func (d *Device) SetNetdevMAC(mac net.HardwareAddr) {
+	t := &d.netdevMAC
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if bytes.Equal(t.mac, mac) {
+		return
+	}
+	t.mac = bytes.Clone(mac)
+	for _, ch := range t.notify {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// NetdevMAC returns the MAC address that SetNetdevMAC was last given; nil: it was not called. It
+// must not be changed.
+func (d *Device) NetdevMAC() net.HardwareAddr {
+	d.netdevMAC.mu.Lock()
+	defer d.netdevMAC.mu.Unlock()
+	return d.netdevMAC.mac
+}
+
+// NotifyNetdevMAC has ch get a token when NetdevMAC changes, unless it is full.
+func (d *Device) NotifyNetdevMAC(ch chan<- struct{}) {
+	d.netdevMAC.mu.Lock()
+	defer d.netdevMAC.mu.Unlock()
+	d.netdevMAC.notify = append(d.netdevMAC.notify, ch)
+}
 
 // PinnedBytes returns the memory that the NIC may write and read: frames, staging memory, rings.
 func (d *Device) PinnedBytes() int { return d.plan.pinnedBytes() }

@@ -432,3 +432,30 @@ func TestOtherMAC(t *testing.T) {
 	}
 	step("after another", mine, nil, mine)
 }
+
+// TestNetdevMACIsTold: a device says what it was told of its netdev's MAC, to all who asked, once
+// for each change, and keeps its own.
+func TestNetdevMACIsTold(t *testing.T) {
+	d := newSim(t, simnic.Config{}, kernel.Config{}).openHost(t, dv.Config{})
+	told, full := make(chan struct{}, 1), make(chan struct{}, 1)
+	full <- struct{}{}
+	d.NotifyNetdevMAC(told)
+	d.NotifyNetdevMAC(full)
+	if mac := d.NetdevMAC(); mac != nil {
+		t.Errorf("the MAC %v, which nobody has told", mac)
+	}
+	other := net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	for _, news := range []bool{true, false} {
+		d.SetNetdevMAC(other)
+		if len(told) == 1 != news {
+			t.Errorf("a token: %v, want %v", len(told) == 1, news)
+		}
+		for len(told) > 0 {
+			<-told
+		}
+	}
+	if got := d.NetdevMAC(); !bytes.Equal(got, other) || !bytes.Equal(d.MAC(), netdevMAC) {
+		t.Errorf("the netdev's MAC %v, the device's %v; want %v and %v", got, d.MAC(), other,
+			netdevMAC)
+	}
+}

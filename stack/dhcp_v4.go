@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -155,7 +156,7 @@ func (d *dhcp4) offer(ctx context.Context) (*lease4, error) {
 
 // decline tells the server that somebody uses the address (RFC 2131 section 3.1 step 5).
 func (d *dhcp4) decline(l *lease4) {
-	m, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.stack.HardwareAddr()),
+	m, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(l.ack.ClientHWAddr),
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeDecline),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(l.server.AsSlice())))
@@ -178,7 +179,7 @@ func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHC
 		}
 		d.conn.SetReadDeadline(d.s.env.Clock.Now().Add(d.s.jitter(wait)))
 		linkCame := readUntilLinkUp(d.conn, d.linkUp)
-		answer := d.answer(ctx, m.TransactionID, want)
+		answer := d.answer(ctx, m, want)
 		if wait = repeat(wait); linkCame() {
 			wait = repeat(0)
 			defer notify(d.linkUp) // the answer may be of the link before: it is to be confirmed
@@ -192,22 +193,25 @@ func (d *dhcp4) ask(ctx context.Context, m *dhcpv4.DHCPv4, send func(*dhcpv4.DHC
 	}
 }
 
-// answer returns the answer to a message of ours, or nil at the deadline of reads.
-func (d *dhcp4) answer(ctx context.Context, id dhcpv4.TransactionID,
+// answer returns the answer to a message of ours, or nil at the deadline of reads. Both have the
+// hardware address that was ours when a lease was first asked for, by which the server knows us:
+// that of the netdev may be another now.
+func (d *dhcp4) answer(ctx context.Context, to *dhcpv4.DHCPv4,
 	want []dhcpv4.MessageType) *dhcpv4.DHCPv4 {
 	for ctx.Err() == nil {
 		m, err := d.read()
 		if err != nil {
 			return nil
 		}
-		if m.TransactionID == id && slices.Contains(want, m.MessageType()) {
+		if m.TransactionID == to.TransactionID && slices.Contains(want, m.MessageType()) &&
+			bytes.Equal(m.ClientHWAddr, to.ClientHWAddr) {
 			return m
 		}
 	}
 	return nil
 }
 
-// read returns the next answer that is for our hardware address. An error is one of the socket.
+// read returns the next answer of a server. An error is one of the socket.
 func (d *dhcp4) read() (*dhcpv4.DHCPv4, error) {
 	buf := make([]byte, 1500)
 	for {
@@ -216,8 +220,7 @@ func (d *dhcp4) read() (*dhcpv4.DHCPv4, error) {
 			return nil, err
 		}
 		m, err := dhcpv4.FromBytes(buf[:n])
-		if err == nil && m.OpCode == dhcpv4.OpcodeBootReply &&
-			m.ClientHWAddr.String() == d.s.stack.HardwareAddr().String() {
+		if err == nil && m.OpCode == dhcpv4.OpcodeBootReply {
 			return m, nil
 		}
 	}
@@ -487,7 +490,7 @@ func (d *dhcp4) renew(l *lease4, deadline time.Time,
 // confirm asks whether the address is good for the link we are on now (RFC 2131 section 3.2).
 // Without an answer it is.
 func (d *dhcp4) confirm(l *lease4) *lease4 {
-	request, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(d.s.stack.HardwareAddr()),
+	request, err := dhcpv4.New(d.s.newXID4(), dhcpv4.WithHwAddr(l.ack.ClientHWAddr),
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
 		dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpWanted...),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(l.prefix.Addr().AsSlice())))

@@ -9,8 +9,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
-	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 )
 
 // defaultMaxOutage is Config.MaxOutage if that is 0.
@@ -24,53 +24,40 @@ const macRetry = time.Second
 // host's own addresses, or with NIC.AllowNetdevMAC. One goroutine uses it.
 type macFollower struct {
 	s       *Stack
-	refused string // why the last change could not be followed; "": there is none
-
-	// of the device, unless it is on the host's own addresses
-	ifindex func() int
-	watcher *hostnet.Watcher
-	kernel  *hostnet.Kernel
+	refused string           // why the last change could not be followed; "": there is none
+	source  uplink.MACSource // of the device; nil on the host's own addresses
 }
 
 // startMACFollower follows the netdev of the device, which is in the network namespace of the
 // calling thread, until the stack ends. On the host's own addresses there is a goroutine that does
 // so anyway, and a MAC of our own never changes.
 func startMACFollower(s *Stack) {
-	ifindex, follows := s.uplink.FollowsNetdev()
-	if !follows {
-		return
-	}
-	f := &macFollower{s: s, ifindex: ifindex}
-	var err error
-	if f.watcher, err = hostnet.Watch(); err == nil {
-		if f.kernel, err = hostnet.Open(); err != nil {
-			err = errors.Join(err, f.watcher.Close())
-		}
-	}
+	source, err := s.uplink.WatchMAC()
 	if err != nil {
 		s.log.Warn("changes of the netdev's MAC are not followed", "error", err)
+	}
+	if source == nil {
 		return
 	}
+	f := &macFollower{s: s, source: source}
 	s.life.background.Go(f.followNetdev)
 }
 
 // followNetdev compares the netdev's MAC with the link's whenever something has changed.
 func (f *macFollower) followNetdev() {
-	defer f.watcher.Close()
-	defer f.kernel.Close()
+	defer f.source.Close()
 	late := f.s.clock.NewTimer(time.Hour)
 	defer late.Stop()
 	for {
-		link, err := f.kernel.LinkAt(f.ifindex())
-		if err == nil { // else it is away, or in another network namespace
-			if wait := f.follow(link.Name, link.MAC); wait > 0 {
+		if name, mac, ok := f.source.Netdev(); ok {
+			if wait := f.follow(name, mac); wait > 0 {
 				late.Reset(wait)
 			}
 		}
 		select {
 		case <-f.s.life.ctx.Done():
 			return
-		case <-f.watcher.Changed():
+		case <-f.source.Changed():
 		case <-late.C:
 		}
 		if f.s.clock.Sleep(f.s.life.ctx, hostPause) != nil {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
@@ -105,18 +106,30 @@ type identity struct {
 	queues  int
 	// ownsNetdevMAC: the stack's MAC address is that of the port's netdev
 	ownsNetdevMAC bool
+	// netdevElsewhere: this machine does not have that netdev, see dv.Device.SetNetdevMAC
+	netdevElsewhere bool
 	// address is the stack's MAC address now, for one that follows the netdev's; nil: it never
 	// changes
 	address func() net.HardwareAddr
+
+	// of Config.Kernel: the device at work, and a token when it is another or its netdev's MAC is
+	device     atomic.Pointer[dv.Device]
+	macChanged chan struct{} // of capacity 1
 }
 
 // identify returns what there is to know of a device at work.
 func (u *Uplink) identify(dev *dv.Device, cfg dv.Config) *identity {
-	id := &identity{u: u, cfg: cfg, queues: dev.NumRx()}
+	id := &identity{u: u, cfg: cfg, queues: dev.NumRx(), macChanged: make(chan struct{}, 1)}
 	id.cfg.MAC = dev.MAC()
 	id.note(dev)
 	i, err := net.InterfaceByIndex(int(id.ifindex.Load()))
-	id.ownsNetdevMAC = cfg.AllowNetdevMAC && err == nil && bytes.Equal(i.HardwareAddr, dev.MAC())
+	switch here := err == nil && bytes.Equal(i.HardwareAddr, dev.MAC()); {
+	case !cfg.AllowNetdevMAC:
+	case here:
+		id.ownsNetdevMAC = true
+	case cfg.Kernel != nil && bytes.Equal(cfg.Facts.MAC, dev.MAC()):
+		id.ownsNetdevMAC, id.netdevElsewhere = true, true
+	}
 	return id
 }
 
@@ -128,6 +141,9 @@ func (id *identity) note(dev *dv.Device) {
 	}
 	id.netdev = dev.Netdev()
 	if id.cfg.Kernel != nil {
+		dev.NotifyNetdevMAC(id.macChanged)
+		id.device.Store(dev)
+		notify(id.macChanged)
 		return
 	}
 	id.guid, id.port = dev.GUID(), dev.Port()
@@ -135,6 +151,66 @@ func (id *identity) note(dev *dv.Device) {
 		id.mac, id.upper = i.HardwareAddr, upperOf(id.netdev)
 	}
 }
+
+// MACSource tells of the netdev whose MAC address is a stack's. One goroutine uses it.
+type MACSource interface {
+	// Netdev returns the name and the MAC address that it has now; ok is false while they are not
+	// known, as it is away or in another network namespace.
+	Netdev() (name string, mac net.HardwareAddr, ok bool)
+	// Changed returns a channel that gets a token when they may have changed.
+	Changed() <-chan struct{}
+	Close() error
+}
+
+// kernelMACs is the source for a netdev of this machine: rtnetlink.
+type kernelMACs struct {
+	id      *identity
+	watcher *hostnet.Watcher
+	kernel  *hostnet.Kernel
+}
+
+func watchMAC(id *identity) (MACSource, error) {
+	m := &kernelMACs{id: id}
+	var err error
+	if m.watcher, err = hostnet.Watch(); err != nil {
+		return nil, err
+	}
+	if m.kernel, err = hostnet.Open(); err != nil {
+		return nil, errors.Join(err, m.watcher.Close())
+	}
+	return m, nil
+}
+
+// Netdev implements MACSource.
+func (m *kernelMACs) Netdev() (name string, mac net.HardwareAddr, ok bool) {
+	link, err := m.kernel.LinkAt(int(m.id.ifindex.Load()))
+	return link.Name, link.MAC, err == nil
+}
+
+// Changed implements MACSource.
+func (m *kernelMACs) Changed() <-chan struct{} { return m.watcher.Changed() }
+
+// Close implements MACSource.
+func (m *kernelMACs) Close() error {
+	m.kernel.Close()
+	return m.watcher.Close()
+}
+
+// toldMACs is the source for a device whose netdev is elsewhere: what Device.SetNetdevMAC says.
+type toldMACs struct{ id *identity }
+
+// Netdev implements MACSource.
+func (m toldMACs) Netdev() (name string, mac net.HardwareAddr, ok bool) {
+	dev := m.id.device.Load()
+	mac = dev.NetdevMAC()
+	return dev.Netdev(), mac, mac != nil
+}
+
+// Changed implements MACSource.
+func (m toldMACs) Changed() <-chan struct{} { return m.id.macChanged }
+
+// Close implements MACSource.
+func (toldMACs) Close() error { return nil }
 
 // upperOf returns the netdev that netdev is a member of: a bond, or the netvsc or net_failover
 // device of a virtual function.

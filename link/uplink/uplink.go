@@ -268,13 +268,17 @@ func (u *Uplink) FirstDevice() *dv.Device { return u.device }
 // FirstInterface returns the packet sockets that Open has opened, or those beside the rings.
 func (u *Uplink) FirstInterface() packet.Interface { return u.packets }
 
-// FollowsNetdev returns the number of the device's netdev, and true, if the stack's MAC address is
-// to be that of the netdev whenever it changes. [Keep] comes first.
-func (u *Uplink) FollowsNetdev() (ifindex func() int, follows bool) {
-	if u.cfg.Host != nil || u.id == nil || !u.id.ownsNetdevMAC {
-		return nil, false
+// WatchMAC returns the source to follow, if the stack's MAC address is to be that of the device's
+// netdev whenever it changes; else nil. The netdev is in the network namespace of the calling
+// thread. [Keep] comes first.
+func (u *Uplink) WatchMAC() (MACSource, error) {
+	switch {
+	case u.cfg.Host != nil || u.id == nil || !u.id.ownsNetdevMAC:
+		return nil, nil
+	case u.id.netdevElsewhere:
+		return toldMACs{u.id}, nil
 	}
-	return func() int { return int(u.id.ifindex.Load()) }, true
+	return watchMAC(u.id)
 }
 
 // carrier returns what carries the frames: the link that outlives its device, once that is kept,

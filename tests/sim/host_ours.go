@@ -24,8 +24,10 @@ type ourHost struct {
 	port  *port
 	clock *timers
 	mtu   int
-	seed  uint64
-	busy  *busy
+
+	netdevMAC atomic.Pointer[net.HardwareAddr] // once it has changed
+	seed      uint64
+	busy      *busy
 	// error completions of receive queues get lost, come late or are passed over in a reset for
 	// another cause: the driver does not know then in what state the queue is that it resets, and
 	// tries both. A send queue may be in error when its device leaves, or its process is killed.
@@ -101,6 +103,9 @@ func (h *ourHost) config() stack.Config {
 	c.NIC.Kernel, c.NIC.MAC = h.slot.open, hardware(h.index)
 	c.NIC.Facts = dv.PortFacts{Name: fmt.Sprint("mlx5_", h.index),
 		Netdev: fmt.Sprint("eth", h.index), MAC: h.slot.card().MAC(), MTU: h.mtu}
+	if h.plan.NetdevMAC {
+		c.NIC.Facts.MAC, c.NIC.AllowNetdevMAC = hardware(h.index), true
+	}
 	if h.netdev != nil {
 		c.Fallback, c.OpenInterface = h.netdev.name, h.netdev.openSockets
 	}

@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -33,6 +35,11 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 		return func() func() {
 			w.resize(f.MTU)
 			return func() { w.resize(w.plan.Net.MTU) }
+		}
+	case Readdressed:
+		return func() func() {
+			w.readdress(h, 1)
+			return func() { w.readdress(h, 0) }
 		}
 	case Moved:
 		return func() func() { return w.move(h, f.Lease) }
@@ -99,6 +106,38 @@ func (h *ourHost) resized(mtu int) error {
 	if got := h.stack.MTU(); got != want && h.mtu == mtu {
 		return fmt.Errorf("host %d: an MTU of %d, its netdev has %d: want %d", h.index, got, mtu,
 			want)
+	}
+	return nil
+}
+
+// readdressSlack is how long after a change of its netdev's MAC a stack may have the one before.
+const readdressSlack = 100 * time.Millisecond
+
+// readdress gives the netdev of a host its first MAC address, or another one. What is on its way to
+// the one before is lost.
+func (w *world) readdress(h *ourHost, generation byte) {
+	mac := hardware(h.index)
+	mac[1] = generation
+	h.netdevMAC.Store(&mac)
+	for _, d := range h.stack.Devices() {
+		d.SetNetdevMAC(mac)
+	}
+	w.clock.AfterFunc(readdressSlack, func() { w.note(h.readdressed(mac)) })
+}
+
+// readdressed says what is wrong with a host whose netdev has had a MAC for readdressSlack.
+func (h *ourHost) readdressed(mac net.HardwareAddr) error {
+	if !bytes.Equal(*h.netdevMAC.Load(), mac) {
+		return nil // it has another one by now
+	}
+	if got := h.stack.HardwareAddr(); !bytes.Equal(got, mac) {
+		return fmt.Errorf("host %d: the MAC %v, its netdev has %v", h.index, got, mac)
+	}
+	for _, d := range h.stack.Devices() {
+		if got := d.MAC(); !bytes.Equal(got, mac) {
+			return fmt.Errorf("host %d: a device with the MAC %v, its netdev has %v", h.index, got,
+				mac)
+		}
 	}
 	return nil
 }

@@ -317,3 +317,15 @@ func (o *outage) cut(t *testing.T) {
 		t.Error("an idle connection went on")
 	}
 }
+
+// TestReaddressedLease: a question for a lease goes on under the MAC address that it began with,
+// by which the server knows the host, although the netdev has another one by then.
+func TestReaddressedLease(t *testing.T) {
+	p := NewPlan(901306)
+	if !p.leased() || !p.has(TakenBack) || !p.has(Readdressed) {
+		t.Fatal("another world: choose a seed whose lease is taken back while the MAC is another")
+	}
+	if r := Run(p); r.Err != nil {
+		t.Error(r.Err)
+	}
+}

@@ -87,6 +87,7 @@ func NewPlan(seed uint64) Plan {
 	p.addCookies(newDice(seed, 24))
 	p.slowReaders(newDice(seed, 23))
 	p.addResize(newDice(seed, 25))
+	p.addReaddressing(newDice(seed, 26))
 	return p
 }
 

@@ -29,7 +29,8 @@ const (
 var faultNames = [...]string{"wire", "unplugged", "link down", "send errors", "receive errors",
 	"starved", "lost completion", "late completion", "lost doorbell", "wrong counter", "paused",
 	"held without link", "removed", "replaced", "flapping", "lease taken back", "netdev gone",
-	"netdev down", "upgraded", Moved: "lease moved", Resized: "resized"}
+	"netdev down", "upgraded", Moved: "lease moved", Resized: "resized",
+	Readdressed: "readdressed"}
 
 // String is the kind's name.
 func (k FaultKind) String() string { return faultNames[k] }

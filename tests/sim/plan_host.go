@@ -26,6 +26,8 @@ type HostPlan struct {
 	IPv6 bool // beside IPv4
 	// Leased: the address of IPv4 comes from a DHCP server.
 	Leased bool
+	// NetdevMAC: the MAC address is that of the port's netdev, and follows it.
+	NetdevMAC bool
 
 	// Of Ours.
 	Card        string
@@ -70,14 +72,15 @@ func (h HostPlan) String() string {
 		"delay drop %v, inline %d, mode %v, ACK delay %v, no fast path %v, no SACK %v, "+
 		"no RACK %v, "+
 		"detection %v, buffers %+v, limit %d, outage %v, grace %v, refusals %d, memory %+v, "+
-		"IPv6 %v, leased %v, fallback %v %+v, upgraded %v, rings %v, messages %d %v",
+		"IPv6 %v, leased %v, fallback %v %+v, upgraded %v, rings %v, messages %d %v, "+
+		"the netdev's MAC %v",
 		h.Card, d.RxQueues, d.TxQueues, d.RxQueueSize,
 		d.TxQueueSize, d.TxBufferSize, d.SpareFrames, d.Striding, d.NoCompression,
 		d.NoMultiPacketSend, d.NoMultiSegment, d.BlueFlame, d.EventFrames, d.EventMicroseconds,
 		d.DelayDrop, d.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK, h.DisableRACK,
 		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.Refusals, h.Memory, h.IPv6,
 		h.Leased, h.Fallback, h.Netdev, h.Upgraded, h.Rings,
-		h.Messages, h.Late)
+		h.Messages, h.Late, h.NetdevMAC)
 }
 
 // prefixes are the addresses of a host with this number.

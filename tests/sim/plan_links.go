@@ -36,6 +36,28 @@ func (p *Plan) addResize(d dice) {
 	p.Faults = append(p.Faults, f)
 }
 
+// Readdressed is a fault of a host whose MAC address is that of its netdev: that gets another one,
+// and its own when the fault ends.
+const Readdressed FaultKind = 22
+
+// addReaddressing has the MAC address of a host's netdev change in some worlds whose hosts with a
+// stack all are ours, and whose devices stay.
+func (p *Plan) addReaddressing(d dice) {
+	f := FaultPlan{Kind: Readdressed, Host: d.IntN(len(p.Hosts)), At: d.within(0, time.Second),
+		For: one(d, 10*time.Millisecond, 300*time.Millisecond, 2*time.Second, 8*time.Second)}
+	others := slices.ContainsFunc(p.Hosts, func(h HostPlan) bool {
+		return h.Kind != Ours && h.Kind != Leases || h.Upgraded || h.Fallback
+	})
+	if wanted := d.chance(0.5); !wanted || others || !p.harmful() || p.leaves() {
+		return
+	}
+	if p.Hosts[f.Host].Kind != Ours {
+		f.Host = 0
+	}
+	p.Hosts[f.Host].NetdevMAC = true
+	p.Faults = append(p.Faults, f)
+}
+
 // largestMTU is the largest that hosts have at any time.
 func (p *Plan) largestMTU() int {
 	mtu := p.Net.MTU

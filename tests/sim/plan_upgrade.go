@@ -108,9 +108,10 @@ func (p *Plan) kills() bool {
 
 // Has reports whether a plan has what is called so: "fallback", "upgrades", those of them on
 // "rings", those in which a process is "killed", readers are "late", segments "merged" by an
-// interface, or the MTU is "resized".
+// interface, the MTU is "resized", or a netdev is "readdressed".
 func (p *Plan) Has(what string) bool {
 	return what == "killed" && p.kills() || what == "resized" && p.has(Resized) ||
+		what == "readdressed" && p.has(Readdressed) ||
 		slices.ContainsFunc(p.Hosts, func(h HostPlan) bool {
 			return what == "fallback" && h.Fallback || what == "upgrades" && h.Upgraded ||
 				what == "rings" && h.Rings || what == "late" && h.Netdev.Lag > 0 ||

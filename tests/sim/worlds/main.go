@@ -78,7 +78,8 @@ func main() {
 	flag.BoolVar(&o.worker, "worker", false, "print a line of JSON per seed; used by worlds itself")
 	flag.StringVar(&o.only, "only", "", "run those of the seeds only whose worlds have a "+
 		"fallback, upgrades, those of them on rings, or with a process killed; "+
-		"late readers of packet sockets, or merged segments there; or a resized MTU")
+		"late readers of packet sockets, or merged segments there; a resized MTU, "+
+		"or a netdev readdressed")
 	flag.Var(&o.work, "work", "numbers of the work to keep, or none")
 	flag.Var(&o.faults, "faults", "numbers of the faults to keep, or none")
 	flag.Parse()
