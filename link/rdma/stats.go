@@ -20,7 +20,7 @@ type Stats struct {
 	RxVerified       uint64 // frames whose transport checksum was verified in software
 	RxZeroWindow     uint64 // ACKs changed because netstack had announced window 0, see tcpfix
 	RxSYNRTTFixed    uint64 // segments that echo a SYN sent several times, see tcpfix/syn.go
-	RxSACKRemoved    uint64 // ACKs whose SACK was taken out, see tcpfix/gso_sack_filter.go
+	RxSACKRemoved    uint64 // ACKs whose SACK was taken out, see tcpfix: gsoSACK, reorder
 	RxEchoAged       uint64 // ACKs after an outage with an older echo, see tcpfix/resend.go
 	// RxNarrowWindow counts segments whose window was raised, see tcpfix/window.go.
 	RxNarrowWindow uint64
