@@ -58,7 +58,7 @@ func TestMissingTCPWorkers(t *testing.T) {
 		"no closeWaker": &struct {
 			dispatcher struct{ processors []noWaker }
 		}{
-			struct{ processors []noWaker }{make([]noWaker, 2)}},
+			struct{ processors []noWaker }{[]noWaker{{closeWaker: 1}, {}}}},
 		"has no closeWaker": &struct{ dispatcher struct{ processors []int } }{
 			struct{ processors []int }{make([]int, 2)}},
 		"no dispatcher.processors": nil,

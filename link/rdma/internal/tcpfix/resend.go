@@ -630,6 +630,7 @@ const answerGap = 10 * time.Millisecond
 // goBack holds the state of that for one flow.
 type goBack struct {
 	on    bool
+	first uint32 // what netstack has sent again
 	end   uint32 // of what was sent before
 	stamp uint32 // of netstack's copy of the first segment; 0: that is acknowledged
 }
@@ -655,7 +656,7 @@ func (f *resendFlow) timedOut(seq uint32, now tcpip.MonotonicTime) bool {
 func (f *resendFlow) goBack() {
 	if f.dataStamp != 0 && len(f.parts) > 0 && !hdr.Before(f.una, f.parts[0].seq) &&
 		hdr.Before(f.parts[0].end, f.end) {
-		f.back = goBack{true, f.end, f.dataStamp}
+		f.back = goBack{true, f.una, f.end, f.dataStamp}
 	}
 }
 
@@ -664,7 +665,8 @@ func (b *goBack) age(s *hdr.Segment) bool {
 	if !b.on || s.Flags()&hdr.FlagACK == 0 {
 		return false
 	}
-	if _, ack := hdr.Numbers(s.TCP()); !hdr.Before(ack, b.end) {
+	_, ack := hdr.Numbers(s.TCP())
+	if !hdr.Before(ack, b.end) {
 		b.on = false
 		return false
 	}
@@ -676,7 +678,9 @@ func (b *goBack) age(s *hdr.Segment) bool {
 	if b.stamp != 0 && hdr.Before(b.stamp, echo) {
 		echo = b.stamp // netstack's copy of the segment is older than the one that came
 	}
-	b.stamp = 0
+	if hdr.Before(b.first, ack) {
+		b.stamp = 0
+	}
 	binary.BigEndian.PutUint32(stamp[6:], echo-echoAge)
 	return true
 }
