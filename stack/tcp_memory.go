@@ -327,7 +327,8 @@ func (m *tcpMemory) measure() (eps []*tcp.Endpoint, used int64) {
 func (m *tcpMemory) levelOf(used int64) memoryLevel {
 	now := memoryLevel(m.level.Load())
 	switch {
-	case used >= m.limit || now == memoryFull && used >= m.limit/8*7:
+	case used >= m.limit || now == memoryFull && used >= m.limit/8*7,
+		m.held.Load() && used >= m.limit-admittedWrite: // there was no room for a write
 		return memoryFull
 	case used >= m.limit/3*2 || now != memoryFree && used >= m.limit/2:
 		return memoryPressure

@@ -124,6 +124,16 @@ func (m *multihomed) lay(t *testing.T) (host, peer *lab.Net) {
 	host, peer = newHost(t, "host"), newHost(t, "peer")
 	must(t, lab.Cable(host, cable, peer, cable))
 	connect(t, host, peer)
+	for _, n := range []*lab.Net{host, peer} {
+		// The kernel adds the route to groups on the link, and then this address, some time after
+		// the carrier is there.
+		await(t, n, "link-local address", func(link netlink.Link) (bool, error) {
+			addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+			return slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+				return a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0
+			}), err
+		})
+	}
 	must(t, peer.Do(func() error {
 		link, err := netlink.LinkByName(cable)
 		if err != nil {

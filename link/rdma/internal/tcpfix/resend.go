@@ -203,10 +203,9 @@ const (
 	// two round trips; twice as long each time that nothing comes of it, up to maxResendWait. It is
 	// longer than netstack's first timeout.
 	resendWait    = 250 * time.Millisecond
-	firstWait     = time.Second // while no round trip is known: RFC 6298 section 2.1
-	maxResendWait = time.Minute // RFC 6298 section 2.5
-	// maxTimeout is up to where netstack's own timeout doubles.
-	maxTimeout = 2 * time.Minute
+	firstWait     = time.Second     // while no round trip is known: RFC 6298 section 2.1
+	maxResendWait = time.Minute     // RFC 6298 section 2.5
+	maxTimeout    = 2 * time.Minute // up to which netstack's own doubles
 	// maxResends says how often the same data is sent again, as netstack does by default
 	// (TCP_RETR2).
 	maxResends = 15
