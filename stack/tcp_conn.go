@@ -415,9 +415,10 @@ func (c *TCPConn) packetSizes() (most, whole int) {
 		link = f.LinkEndpoint
 	}
 	most = copySize
-	if g, ok := link.(gstack.GSOEndpoint); ok && g.SupportedGSO() != gstack.GSONotSupported {
-		// what netstack leaves for headers (gVisor transport/tcp/snd.go, sendData)
-		most = min(most, int(g.GSOMaxSize())-header.TCPTotalHeaderMaximumSize-1)
+	const headers = header.TCPTotalHeaderMaximumSize + 1 // gVisor transport/tcp/snd.go, sendData
+	if g, ok := link.(gstack.GSOEndpoint); ok && g.SupportedGSO() != gstack.GSONotSupported &&
+		g.GSOMaxSize() > headers { // sharedmem has 0
+		most = min(most, int(g.GSOMaxSize())-headers)
 	}
 	whole = most
 	if mss := c.stack.fields.segmentSize(c.ep); mss > 0 && mss < most {
