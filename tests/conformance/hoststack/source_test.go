@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -303,6 +304,16 @@ func (m *multihomed) datagram(t *testing.T, h, other inside, version string,
 	dst := &net.UDPAddr{IP: to.AsSlice(), Port: in.LocalAddr().(*net.UDPAddr).Port}
 	if to.IsLinkLocalMulticast() && to.Is6() {
 		dst.Zone = cable
+		// Package net caches the numbers of names, of all namespaces together.
+		if _, ok := out.(*net.UDPConn); ok {
+			must(t, h.n.Do(func() error {
+				link, err := netlink.LinkByName(cable)
+				if err == nil {
+					dst.Zone = strconv.Itoa(link.Attrs().Index)
+				}
+				return err
+			}))
+		}
 	}
 	if _, err = out.WriteTo([]byte("from where?"), dst); err != nil {
 		return err.Error()
