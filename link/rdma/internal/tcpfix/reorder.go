@@ -39,6 +39,7 @@ type reorderWindow struct {
 	held   atomic.Uint64   // acknowledgements held back
 	late   atomic.Uint64   // of these, delivered later
 	closed atomic.Bool
+	timer  tcpip.Timer // of forgetIdle; set while flows are kept
 	shards [reorderShards]reorderShard
 }
 
@@ -47,13 +48,14 @@ const (
 	reorderRTTs   = 1 << 12 // a power of two; of two flows in one place the later stays
 	// maxReorderFlows bounds the flows of a shard: those beyond are seen by netstack as they are.
 	maxReorderFlows = 256
-	// reorderIdle is after how long without a gap a flow is forgotten.
+	// reorderIdle says after how long without a gap a flow is forgotten, within as long again:
+	// while any is kept, all segments are looked at.
 	reorderIdle = 10 * time.Second
-	// maxReorderSteps bounds the window, in quarters of the round trip, and reorderPersist is for
+	// maxReorderSteps bounds the window, in quarters of the round trip, and reorderPersist says for
 	// how many gaps it stays grown (RFC 8985 section 6.2 step 4).
 	maxReorderSteps = 16
 	reorderPersist  = 16
-	// lossesInRow is after how many gaps that were losses there is no window.
+	// lossesInRow says after how many gaps that were losses there is no window.
 	lossesInRow = 3
 )
 
@@ -64,7 +66,7 @@ type reorderShard struct {
 	_     [48]byte
 }
 
-// reorderFlow is what is known of the gaps of one flow. The shard's mutex guards it.
+// reorderFlow holds what is known of the gaps of one flow. The shard's mutex guards it.
 type reorderFlow struct {
 	hash  uint64
 	una   uint32 // acknowledged
@@ -98,6 +100,8 @@ func (r *reorderWindow) open(clock tcpip.Clock, sentEnd func(uint64) (uint32, bo
 	for i := range r.shards {
 		r.shards[i].flows = make(map[hdr.Tuple]*reorderFlow)
 	}
+	r.timer = clock.AfterFunc(reorderIdle, r.forgetIdle)
+	r.timer.Stop()
 }
 
 func (r *reorderWindow) shard(hash uint64) *reorderShard {
@@ -143,7 +147,7 @@ func (f *reorderFlow) sent(seq, end uint32, now tcpip.MonotonicTime) {
 	}
 }
 
-// windowNow is how old a gap is to be.
+// windowNow returns how old a gap is to be before it is shown.
 func (f *reorderFlow) windowNow() time.Duration {
 	if f.losses >= lossesInRow {
 		return 0
@@ -188,7 +192,8 @@ func (r *reorderWindow) received(s *hdr.Segment) (c Changes) {
 func (r *reorderWindow) beginFlow(shard *reorderShard, s *hdr.Segment, hash uint64) *reorderFlow {
 	_, ack := hdr.Numbers(s.TCP())
 	end, known := r.sentEnd(hash)
-	if !known || !hdr.Before(ack, end) || r.closed.Load() || !r.hasRoom(shard) {
+	if !known || !hdr.Before(ack, end) || r.closed.Load() ||
+		len(shard.flows) == maxReorderFlows {
 		return nil
 	}
 	f := &reorderFlow{hash: hash, una: ack, nxt: end, steps: 1, used: r.clock.NowMonotonic()}
@@ -197,20 +202,28 @@ func (r *reorderWindow) beginFlow(shard *reorderShard, s *hdr.Segment, hash uint
 	}
 	t, _ := s.Flow()
 	shard.flows[*t] = f
-	r.number.Add(1)
+	if r.number.Add(1) == 1 {
+		r.timer.Reset(reorderIdle)
+	}
 	return f
 }
 
-// hasRoom reports whether a shard has room for a flow, and forgets those that have had no gap for
-// long.
-func (r *reorderWindow) hasRoom(shard *reorderShard) bool {
+// forgetIdle forgets the flows that have had no gap for long.
+func (r *reorderWindow) forgetIdle() {
 	now := r.clock.NowMonotonic()
-	for t, f := range shard.flows {
-		if now.Sub(f.used) > reorderIdle && !f.gap {
-			r.forgetFlow(shard, &t, f)
+	for i := range r.shards {
+		shard := &r.shards[i]
+		shard.mu.Lock()
+		for t, f := range shard.flows {
+			if now.Sub(f.used) >= reorderIdle && !f.gap {
+				r.forgetFlow(shard, &t, f)
+			}
 		}
+		shard.mu.Unlock()
 	}
-	return len(shard.flows) < maxReorderFlows
+	if r.number.Load() > 0 {
+		r.timer.Reset(reorderIdle)
+	}
 }
 
 // forgetFlow forgets a flow, which may be nil. The shard's mutex is held.
@@ -371,4 +384,5 @@ func (r *reorderWindow) clear() {
 func (r *reorderWindow) close() {
 	r.closed.Store(true)
 	r.clear()
+	r.timer.Stop()
 }

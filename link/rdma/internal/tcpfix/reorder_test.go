@@ -14,7 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// reordering is the functions for TCP on virtual time, at a round trip of 40 ms, and what they
+// reordering holds the functions for TCP on virtual time, at a round trip of 40 ms, and what they
 // deliver later.
 type reordering struct {
 	*Flows
@@ -203,5 +203,31 @@ func TestGapPasses(t *testing.T) {
 	r.wait(time.Second)
 	if len(r.delivered) > 0 || r.reorder.number.Load() != 0 {
 		t.Errorf("%d are delivered, %d flows", len(r.delivered), r.reorder.number.Load())
+	}
+}
+
+// TestIdleGapsForgotten: a flow is kept while it has gaps, and with the last one that has none any
+// more the segments of all others are left alone again.
+func TestIdleGapsForgotten(t *testing.T) {
+	r := newReordering(t)
+	r.flight(0, 10)
+	r.ack(1000, 7, 2000, 3000)
+	r.ack(5000, 7)
+	r.wait(reorderIdle - time.Second)
+	r.ack(6000, 7, 7000, 8000)
+	r.ack(10000, 7)
+	r.wait(reorderIdle - time.Second)
+	if n := r.reorder.number.Load(); n != 1 {
+		t.Fatalf("%d flows are kept between gaps, want 1", n)
+	}
+	r.wait(2 * reorderIdle)
+	if n := r.reorder.number.Load(); n != 0 {
+		t.Errorf("%d flows are kept long after the last gap", n)
+	}
+	r.flight(10000, 10)
+	r.want("a gap after that", false, false)(r.ack(11000, 7, 12000, 13000))
+	r.want("its second report", true, false)(r.ack(11000, 7, 12000, 14000))
+	if n := r.reorder.number.Load(); n != 1 {
+		t.Errorf("%d flows are kept with a gap, want 1", n)
 	}
 }
