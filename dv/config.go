@@ -17,9 +17,8 @@ type Config struct {
 	// In switchdev mode the device alone is its uplink. Unused when Kernel is set.
 	Device string
 
-	// Kernel opens a device that is not a node of this machine, such as the
-	// software NIC of package simnic. Facts describes its port, as there is
-	// no netdev to ask.
+	// Kernel opens a device that is not a node of this machine, such as the software NIC of package
+	// simnic. Facts describes its port, as there is no netdev to ask.
 	Kernel func() (uverbs.Kernel, error)
 	Facts  PortFacts
 	// Addresses opens the list of addresses that this port's netdev receives. nil: nobody
@@ -59,9 +58,8 @@ type Config struct {
 	// ActiveRxQueues is to how many of the receive queues, from the first on, the indirection table
 	// leads at first; Device.Rebalance changes that. Default all.
 	ActiveRxQueues int
-	// RxQueueSize counts the frames a receive ring holds [rx-queue-size],
-	// a power of two of at least 64. Default 1024, or less with many queues so
-	// that pinned memory stays below 32 MiB.
+	// RxQueueSize counts the frames a receive ring holds [rx-queue-size], a power of two of at
+	// least 64. Default 1024, or less with many queues so that pinned memory stays below 32 MiB.
 	RxQueueSize int
 	// TxQueueSize gives the number of 64-byte blocks of a send ring [tx-queue-size], a power of two
 	// of at least 64. Default 1024, or less, likewise. A frame takes one or two.
@@ -116,8 +114,7 @@ type Config struct {
 	// frames only, so that Linux keeps those of other networks even for our MAC, and takes the tag
 	// out (Packet.VLAN) if it can. Frames are sent with the tag that TxPacket.VLAN says, as ever.
 	VLAN uint16
-	// StripVLAN moves the outer 802.1Q tag of received frames into
-	// Packet.VLAN, if the device can.
+	// StripVLAN moves the outer 802.1Q tag of received frames into Packet.VLAN, if the device can.
 	StripVLAN bool
 	// RSSKey is the hash key that spreads flows over receive queues. Default SymmetricRSSKey.
 	RSSKey RSSKey

@@ -79,10 +79,9 @@ type Device struct {
 	err  error         // guarded by mu; why the device is over
 }
 
-// Open opens the device that cfg names and brings its queues up; frames for
-// its MAC arrive from then on. A ctx that is done before that stops the work
-// between two steps. On failure nothing is left behind, and the error is one
-// sentence that says what to do.
+// Open opens the device that cfg names and brings its queues up; frames for its MAC arrive from
+// then on. A ctx that is done before that stops the work between two steps. On failure nothing is
+// left behind, and the error is one sentence that says what to do.
 func Open(ctx context.Context, cfg Config) (*Device, error) {
 	began := cfg.Clock.Now()
 	t, err := locatePort(&cfg)
@@ -106,7 +105,7 @@ func newDevice(cfg Config, t *target) *Device {
 	return d
 }
 
-// openTarget is Open for a device that was found.
+// openTarget opens a device that was found.
 func openTarget(ctx context.Context, cfg Config, t *target) (*Device, error) {
 	d := newDevice(cfg, t)
 	err := d.timeStage("checking limits", func() error { return d.makePlan(t) })
@@ -230,7 +229,7 @@ func (d *Device) NetdevMAC() net.HardwareAddr {
 	return d.netdevMAC.mac
 }
 
-// NotifyNetdevMAC has ch get a token when NetdevMAC changes, unless it is full.
+// NotifyNetdevMAC sends a token to ch each time that NetdevMAC changes, unless ch is full.
 func (d *Device) NotifyNetdevMAC(ch chan<- struct{}) {
 	d.netdevMAC.mu.Lock()
 	defer d.netdevMAC.mu.Unlock()

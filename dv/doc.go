@@ -12,10 +12,9 @@
 //	  │                                       Poll
 //	  └──────────Release────────── caller ◀─────┘
 //
-// RxQueue.Poll hands out Packets; their Data is the NIC's own buffer (of a jumbo
-// frame the first of several, see Packet.More) and the
-// caller's until it gives them back with Release (or sends them on with
-// TxQueue.PostFrame). Refills happen in batches inside Release.
+// RxQueue.Poll hands out Packets; their Data is the NIC's own buffer (of a jumbo frame the first of
+// several, see Packet.More) and the caller's until it gives them back with Release (or sends them
+// on with TxQueue.PostFrame). Refills happen in batches inside Release.
 //
 // Sending. TxQueue.Post copies the caller's bytes: into the descriptor itself when they are few,
 // else into the queue's staging memory. The caller keeps its buffers. PostFrame copies nothing: the
@@ -30,13 +29,12 @@
 //
 // # Ownership and concurrency
 //
-// An RxQueue has one owner, the goroutine that polls it; only Wake, Stats and
-// the constants may be used by others. A TxQueue is not safe for concurrent
-// use either, but has Lock and Unlock for the common case of many senders;
-// Device.Close takes the same lock. The owner of an RxQueue, and a user of a
-// TxQueue without its lock, must have stopped before Device.Close: call Device.Stop,
-// which makes Poll return 0 and Wait return ErrClosed, and join them. Close
-// also takes back the memory behind every Packet still held.
+// An RxQueue has one owner, the goroutine that polls it; only Wake, Stats and the constants may be
+// used by others. A TxQueue is not safe for concurrent use either, but has Lock and Unlock for the
+// common case of many senders; Device.Close takes the same lock. The owner of an RxQueue, and a
+// user of a TxQueue without its lock, must have stopped before Device.Close: call Device.Stop,
+// which makes Poll return 0 and Wait return ErrClosed, and join them. Close also takes back the
+// memory behind every Packet still held.
 //
 // # Glossary
 //

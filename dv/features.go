@@ -17,7 +17,7 @@ type Feature struct {
 	Why string
 }
 
-// newFeature is Feature in the making: on, unless one of its obstacles is there.
+// newFeature makes a Feature, which is on unless one of its obstacles is there.
 func newFeature(name, how string, obstacles ...obstacle) Feature {
 	for _, o := range obstacles {
 		if o.there {

@@ -77,7 +77,7 @@ func (r *Rule) Close() error {
 	return err
 }
 
-// closeLocked is Close, with the lock held.
+// closeLocked does what Close does, with the lock held.
 func (r *Rule) closeLocked() error {
 	if r.flow == nil {
 		return nil
@@ -247,7 +247,7 @@ type HostRule struct {
 	Ports int
 }
 
-// portCount is Ports with its default.
+// portCount returns Ports, or its default.
 func (r HostRule) portCount() int { return max(r.Ports, 1) }
 
 // portMask returns the bits of a port that must be those of Port.
@@ -292,7 +292,7 @@ func (r HostRule) Validate() error {
 	return nil
 }
 
-// targetClass returns the number of the target, in the order of classes.
+// targetClass returns the number of the target, in the order of unicastClasses.
 func (r HostRule) targetClass() int {
 	i := 0
 	if r.Proto == protoUDP {
@@ -489,7 +489,7 @@ func (d *Device) describeMatch(what string) string {
 	return d.inVLAN(fmt.Sprintf("%s, MAC %v", what, d.MAC()))
 }
 
-// describeAny is describeMatch for rules of any unicast MAC.
+// describeAny describes what a rule matches that is for any unicast MAC.
 func (d *Device) describeAny(what string) string { return d.inVLAN(what + ", MAC any unicast") }
 
 func (d *Device) inVLAN(what string) string {

@@ -145,7 +145,7 @@ func (p *rxKernelObjects) haltFailed() (bool, error) {
 	return true, err
 }
 
-// destroyAll is for when the queue's owner has ended.
+// destroyAll destroys the queue's objects once its owner has ended.
 func (p *rxKernelObjects) destroyAll() error {
 	var errs []error
 	p.wake.stopAll()

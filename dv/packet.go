@@ -32,10 +32,9 @@ const (
 
 // Packet is one received frame.
 type Packet struct {
-	// Data holds the frame from its Ethernet header on, without FCS, or its
-	// beginning (see More). It is the
-	// NIC's buffer, with its whole remaining room as capacity; it belongs to
-	// the holder of the Packet until Release or PostFrame.
+	// Data holds the frame from its Ethernet header on, without FCS, or its beginning (see More).
+	// It is the NIC's buffer, with its whole remaining room as capacity; it belongs to the holder
+	// of the Packet until Release or PostFrame.
 	Data []byte
 	// Timestamp is the NIC's clock at reception, in cycles of Caps.ClockKHz; with
 	// Caps.RealTimeStamps seconds since 1970 in the upper half and nanoseconds in the lower. Clock

@@ -10,10 +10,11 @@ import (
 	"sync"
 )
 
-// AddressList is a program's part of the addresses that a port's netdev receives besides its own.
-// Its driver writes them into the function's lists, and an e-switch in front of the port passes
-// only what is in there: on a virtual function, and on a physical one with SR-IOV on (linux
-// drivers/net/ethernet/mellanox/mlx5/core/eswitch.c). Its methods may be called from any goroutine.
+// AddressList holds a program's part of the addresses that a port's netdev receives besides its
+// own. The netdev's driver writes them into the function's lists, and an e-switch in front of the
+// port passes only what is in there: on a virtual function, and on a physical one with SR-IOV on
+// (linux drivers/net/ethernet/mellanox/mlx5/core/eswitch.c). Its methods may be called from any
+// goroutine.
 type AddressList interface {
 	// Add receives frames to mac, to every group if mac is nil.
 	Add(mac net.HardwareAddr) error

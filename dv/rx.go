@@ -85,17 +85,17 @@ const (
 // out the solicited and the owner bit.
 const plainReceive = uint32(mlx5.CQERecv) << 4
 
-// rqFormat is how received frames lie in the buffers of a ring. Its methods are the owner's.
+// rqFormat says how received frames lie in the buffers of a ring. Its methods are the owner's.
 type rqFormat interface {
-	// poll is Poll's part: it fills dst and returns how many.
+	// poll does Poll's part: it fills dst and returns how many.
 	poll(dst []Packet) int
-	// release is Release's: it takes buffers back, without publishing them.
+	// release does Release's: it takes buffers back, without publishing them.
 	release(pkts []Packet)
 	// placeBuffer puts a buffer into the ring; false: the ring has all it can take.
 	placeBuffer(f Frame) bool
 	// room says how many buffers the ring could take.
 	room() uint32
-	// mostBuffers is the count up to which descriptors may be published.
+	// mostBuffers returns the count up to which descriptors may be published.
 	mostBuffers() uint32
 	// allCompleted reports whether the NIC is known to have no descriptor left.
 	allCompleted() bool
@@ -172,9 +172,8 @@ func (q *RxQueue) countPoll(n int) {
 	q.count.publishCounts()
 }
 
-// Release gives frames back, in any order and any portion, also those of
-// other queues of the device. Packets whose Frame is NoFrame are skipped;
-// Release makes it so in each.
+// Release gives frames back, in any order and any portion, also those of other queues of the
+// device. Packets whose Frame is NoFrame are skipped; Release makes it so in each.
 func (q *RxQueue) Release(pkts []Packet) {
 	q.format.release(pkts)
 	if q.pc-q.posted >= q.batch {

@@ -124,12 +124,11 @@ func (r singleSGE) drop() {
 
 func (r singleSGE) restart() { r.reloadBuffers() }
 
-// A CQE block is n completions in n entries of the completion ring,
-// of which the NIC writes only some: the title, which says what all have in
-// common, and arrays of eight minis of 8 bytes each, in entries 1, 8, 16, 24
-// and so on behind it. What the other entries hold is of an earlier pass, and
-// where an array has a mini's last byte is where the owner bit would be: so
-// none of them may be looked at as a completion, now or in the next pass.
+// A CQE block is n completions in n entries of the completion ring, of which the NIC writes only
+// some: the title, which says what all have in common, and arrays of eight minis of 8 bytes each,
+// in entries 1, 8, 16, 24 and so on behind it. What the other entries hold is of an earlier pass,
+// and where an array has a mini's last byte is where the owner bit would be: so none of them may be
+// looked at as a completion, now or in the next pass.
 
 // cqeBlock is the CQE block at the consumer index that is being expanded. It may
 // take several polls; until it is done the ring keeps it.
@@ -214,7 +213,7 @@ type perFrameFormat interface {
 	drop()
 }
 
-// pollCompressed is poll for such a format when the NIC may compress completions.
+// pollCompressed polls for such a format where the NIC may compress completions.
 func (q *RxQueue) pollCompressed(l perFrameFormat, dst []Packet) int {
 	n := 0
 	for {

@@ -94,8 +94,7 @@ type TxDrops struct {
 	Lost uint64
 }
 
-// counter is counted by one goroutine without atomics, and shown to others
-// once per batch.
+// counter counts in one goroutine without atomics, and shows others the count once per batch.
 type counter struct {
 	n     uint64 // the owner's
 	shown atomic.Uint64
@@ -250,7 +249,7 @@ func (p *portCounter) readSince() uint64 {
 	return p.sum
 }
 
-// lastValue is value as it was told last.
+// lastValue returns what readSince has returned last, and does not ask the device.
 func (p *portCounter) lastValue() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

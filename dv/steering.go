@@ -89,7 +89,7 @@ func (d *Device) anyUnicast() uverbs.EthMatch {
 	return d.withVLANTag(uverbs.EthMatch{DstMask: [macLen]byte{1}})
 }
 
-// withVLANTag has m match frames of our VLAN only, if we are in one, whatever their priority.
+// withVLANTag narrows m to frames of our VLAN, if we are in one, whatever their priority.
 func (d *Device) withVLANTag(m uverbs.EthMatch) uverbs.EthMatch {
 	if d.config.VLAN != 0 {
 		m.VLAN, m.VLANMask = d.config.VLAN, vlanID
@@ -103,7 +103,7 @@ type group struct {
 	dst, mask [macLen]byte
 }
 
-// groupClasses is broadcast and the multicast of IPv6 (RFC 2464) and IPv4 (RFC 1112).
+// groupClasses lists broadcast and the multicast of IPv6 (RFC 2464) and IPv4 (RFC 1112).
 func groupClasses() []group {
 	return []group{
 		{"broadcast", uverbs.ExactMAC, uverbs.ExactMAC},

@@ -109,7 +109,7 @@ const inlineAt = mlx5.CtrlSegSize + mlx5.InlineOffset
 // csumBits returns the checksum bits of an Ethernet segment for f.
 func csumBits(f TxFlags) uint8 { return uint8(f&(TxL3Csum|TxL4Csum)) * mlx5.CsumL3 }
 
-// vlanTag is the size of an 802.1Q tag, which stands behind the two MAC addresses.
+// vlanTag gives the size of an 802.1Q tag, which stands behind the two MAC addresses.
 const (
 	vlanTag   = 4
 	vlanAt    = 12

@@ -54,9 +54,8 @@ func (q *TxQueue) Reap() int {
 // solicited and the owner bit.
 const plainSend = uint32(mlx5.CQEReq) << 4
 
-// retireThrough frees everything up to the descriptor that starts at the 16-bit count
-// index. It reports whether that one had asked for a completion and was
-// not completed yet.
+// retireThrough frees everything up to the descriptor that starts at the 16-bit count index. It
+// reports whether that one had asked for a completion and was not completed yet.
 func (q *TxQueue) retireThrough(index uint16) bool {
 	start := q.cc + (uint32(index)-q.cc)&q.mask
 	m := &q.marks[start&q.mask]

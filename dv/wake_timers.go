@@ -23,8 +23,7 @@ type wakeTimers struct {
 	timers [wakeReasons]clock.Timer // nil: not needed yet
 }
 
-// wakeAfter calls wake once pause has passed. An earlier call for the same reason is
-// forgotten.
+// wakeAfter calls wake once pause has passed. An earlier call for the same reason is forgotten.
 func (w *wakeTimers) wakeAfter(why wakeReason, pause time.Duration) {
 	if t := w.timers[why]; t != nil {
 		t.Reset(pause)

@@ -29,7 +29,7 @@ type Function struct {
 	SpoofCheck bool
 }
 
-// eswitch is the e-switch as far as it concerns this NIC. Frames read a snapshot without a lock.
+// eswitch holds the e-switch as far as it concerns this NIC. Frames read a snapshot without a lock.
 type eswitch struct {
 	fn    Function
 	spoof uint64 // the only source that may be sent from; 0: any
@@ -58,7 +58,7 @@ func (s *eswitch) passesTo(dst uint64, kind cast) bool {
 	return s.fn.Kind == LonePF || kind == broadcast || s.isListed(dst, kind)
 }
 
-// isListed is passes behind an e-switch for what is no broadcast.
+// isListed does what passesTo does behind an e-switch, for what is no broadcast.
 func (s *eswitch) isListed(dst uint64, kind cast) bool {
 	r := s.rules.Load()
 	trusted := s.fn.Kind == SwitchPF || s.fn.Trusted

@@ -139,7 +139,7 @@ func (m *Memory) findPiece(off uint64) (*mmio.Region, uint64) {
 	return m.one, off
 }
 
-// searchPieces is find for several pieces.
+// searchPieces does what findPiece does, for several pieces.
 func (m *Memory) searchPieces(off uint64) (*mmio.Region, uint64) {
 	i := 0
 	if m.shift != 0 {

@@ -93,7 +93,7 @@ func (c *egress) queueComplete(f frame.Frame) {
 	c.pushFrame(f)
 }
 
-// roomFor is memory that lasts until the next send.
+// roomFor returns n bytes of memory that last until the next send.
 func (c *egress) roomFor(n int) []byte {
 	w := c.takeWorkspace()
 	if w.used+n > len(w.mem) || c.n == len(c.frames) {

@@ -121,7 +121,7 @@ func (c *Caps) minInline(b []byte) int {
 	return min(n, len(b))
 }
 
-// arenaRoom is space for n bytes and padding in the arena. If needed it hands on the collected
+// arenaRoom returns space for n bytes and padding in the arena. If needed it hands on the collected
 // frames to make room.
 func (sq *SQ) arenaRoom(n int) []byte {
 	b := sq.burst

@@ -20,7 +20,7 @@ const (
 // MaxPriority gives the highest priority of a flow rule; 0 comes first.
 const MaxPriority = 15
 
-// steering is the flow tables. Frames read a snapshot without a lock; a change builds the next one.
+// steering holds the flow tables. Frames read a snapshot without a lock; changes build the next.
 type steering struct {
 	nic   *NIC
 	mu    sync.Mutex

@@ -72,7 +72,7 @@ func (c *Clock) Step() bool {
 	return c.stepClock()
 }
 
-// stepClock is called with mu held.
+// stepClock goes on to the next timer, if there is one. It is called with mu held.
 func (c *Clock) stepClock() bool {
 	if len(c.timers) == 0 {
 		return false

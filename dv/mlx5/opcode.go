@@ -34,7 +34,7 @@ const (
 	OpMMO            Opcode = 0x2f
 )
 
-// OpModLegacyMPW is the opmod that makes OpLSO the multi-packet WQE of ConnectX-4 Lx.
+// OpModLegacyMPW turns OpLSO, as its opmod, into the multi-packet WQE of ConnectX-4 Lx.
 const OpModLegacyMPW = 1
 
 var opcodeNames = [...]string{

@@ -248,7 +248,7 @@ func (s sysfs) parentPCI(dev string) string {
 	return dir
 }
 
-// pciFunction is NodeInfo.Function of a device.
+// pciFunction returns NodeInfo.Function of a device.
 func (s sysfs) pciFunction(dev string) string {
 	if pf := s.linkTarget(dev, "device/physfn"); pf != "" {
 		return pf

@@ -37,7 +37,7 @@ func ParseFilter(text string) (*Filter, error) {
 	return &Filter{root: n}, nil
 }
 
-// splitTokens are words, parentheses and exclamation marks.
+// splitTokens returns the words and signs of an expression.
 func splitTokens(text string) []string {
 	for _, sign := range []string{"(", ")", "!", "&&", "||"} {
 		text = strings.ReplaceAll(text, sign, " "+sign+" ")

@@ -19,7 +19,7 @@ func (f *Filter) Match(frame []byte,
 	return f.matches(&subject{}, frame, length)
 }
 
-// matches is Match with scratch memory.
+// matches does what Match does, with scratch memory of the caller.
 func (f *Filter) matches(s *subject, frame []byte, length int) bool {
 	switch {
 	case f == nil:
@@ -32,7 +32,7 @@ func (f *Filter) matches(s *subject, frame []byte, length int) bool {
 	return f.root.matches(s)
 }
 
-// subject is the frame that is looked at.
+// subject holds the frame that is looked at.
 type subject struct {
 	frame  []byte
 	length int

@@ -205,8 +205,8 @@ func (s *sender) dropAll() {
 	b.release()
 }
 
-// dropQueued drops what waits, soon, in the timer's goroutine: the caller has locks that make
-// it wait for nothing.
+// dropQueued drops what waits, soon, in the timer's goroutine: the caller holds locks, so that it
+// must not wait itself.
 func (s *sender) dropQueued() {
 	if s.backlog.waiting.Load() > 0 {
 		s.backlog.stale.Store(true)

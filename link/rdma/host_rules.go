@@ -18,9 +18,9 @@ import (
 
 // hostRules holds the rules of an endpoint.
 type hostRules struct {
-	turn chan struct{} // of capacity 1: full while somebody reads or changes what follows
-	list []*hostRule   // in order of their addition
-	of   map[dv.HostRule]*hostRule
+	turn chan struct{}             // of capacity 1: full while what follows is read or changed
+	list []*hostRule               // in order of their addition
+	of   map[dv.HostRule]*hostRule // of these
 }
 
 // hostRule describes one rule.
@@ -37,10 +37,7 @@ func newHostRules() *hostRules {
 func (h *hostRules) lock()   { h.turn <- struct{}{} }
 func (h *hostRules) unlock() { <-h.turn }
 
-// find returns the rule in the list, nil if it is not there. Called with the lock held.
-func (h *hostRules) find(r dv.HostRule) *hostRule { return h.of[r] }
-
-// normal is r with the defaults filled in, so that equal rules are equal values.
+// normal returns r with the defaults filled in, so that equal rules are equal values.
 func normal(r dv.HostRule) dv.HostRule {
 	r.Ports = max(r.Ports, 1)
 	return r
@@ -65,7 +62,7 @@ func (e *Endpoint) AddRule(ctx context.Context, r dv.HostRule) error {
 	if e.closed.Load() {
 		return dv.ErrClosed
 	}
-	have := h.find(r)
+	have := h.of[r]
 	if have != nil && len(have.at) > 0 && have.err == nil {
 		return nil
 	}
@@ -133,7 +130,7 @@ func (e *Endpoint) RemoveRule(r dv.HostRule) error {
 	h := e.rules
 	h.lock()
 	defer h.unlock()
-	have := h.find(normal(r))
+	have := h.of[normal(r)]
 	if have == nil {
 		return nil
 	}
@@ -174,7 +171,7 @@ func (e *Endpoint) RemoveBlock(first uint16, addrs ...netip.Addr) error {
 func (e *Endpoint) hasRule(r dv.HostRule) bool {
 	e.rules.lock()
 	defer e.rules.unlock()
-	have := e.rules.find(normal(r))
+	have := e.rules.of[normal(r)]
 	return have != nil && have.err == nil
 }
 

@@ -28,7 +28,7 @@ type Stats struct {
 	// those that were delivered for them later, see tcpfix/reorder.go.
 	RxACKsKept, RxACKsLate uint64
 
-	// RxHandshakeData is segments that an ACK was delivered in front of, see
+	// RxHandshakeData counts segments that an ACK was delivered in front of, see
 	// tcpfix/handshake_data.go.
 	RxHandshakeData uint64
 	RxPathMTU       uint64 // messages with too small an MTU, see tcpfix/icmp.go
@@ -92,9 +92,9 @@ const (
 	dropHeld
 )
 
-// dropReasons has of each reason its name, as metrics have it, the sentence for captures, and its
-// counter. Reasons of one name share a counter. Without a name a frame is not lost: the process
-// that it is for has received it, or it is delivered later.
+// dropReasons gives each reason its name in metrics, the sentence for captures, and its counter.
+// Reasons of one name share a counter. Without a name a frame is not lost: the process that it is
+// for has received it, or it is delivered later.
 var dropReasons = [...]struct {
 	name, sentence string
 	counter        func(*Stats) *uint64

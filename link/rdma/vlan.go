@@ -36,9 +36,9 @@ func (w *worker) stripVLAN(p *dv.Packet, l *hdr.Packet) bool {
 	return true
 }
 
-// addVLAN gives the packet about to be posted the tag of our VLAN, if we are in one. Its
-// priority (PCP) is the class selector of the packet's DSCP, its upper three bits, as the NIC
-// itself maps DSCP where it is told to trust it.
+// addVLAN gives the packet about to be posted the tag of our VLAN, if we are in one. Its priority
+// (PCP) is the class selector of the packet's DSCP, its upper three bits, as the NIC itself maps
+// DSCP where it is told to trust it.
 func (s *sender) addVLAN() {
 	p := &s.packet
 	if s.vlan == 0 || len(p.Bufs) == 0 {

@@ -159,7 +159,7 @@ func (s *flowSpec) ipv6(m *simnic.Match) {
 	m.SetTOS(s.value[37], s.mask[37])
 }
 
-// portMasks are source and destination port with their masks.
+// portMasks returns the source and destination port with their masks.
 func (s *flowSpec) portMasks() (src, srcMask, dst, dstMask uint16) {
 	be := binary.BigEndian
 	return be.Uint16(s.value[2:]), be.Uint16(s.mask[2:]), be.Uint16(s.value), be.Uint16(s.mask)

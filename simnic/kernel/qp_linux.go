@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// qp is a queue pair of the client: a raw packet one, with a send queue, a receive queue or both,
-// or an RSS queue pair, which is only a destination of flow rules and has no states.
+// qp holds a queue pair of the client: a raw packet one, with a send queue, a receive queue or
+// both, or an RSS queue pair, which is only a destination of flow rules and has no states.
 //
 // MODIFY_QP moves a raw packet queue pair through the states of verbs, and the driver moves the
 // hardware's queues with it (qp_state_table in drivers/infiniband/core/verbs.c; optab and

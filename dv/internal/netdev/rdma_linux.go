@@ -89,7 +89,7 @@ func parseChardev(msgs [][]byte) (node string, driver uint32) {
 	return node, driver
 }
 
-// attrSet is the attributes of one message, by id. What is absent or too short reads as zero.
+// attrSet holds the attributes of one message, by id. What is absent or too short reads as zero.
 type attrSet map[uint16][]byte
 
 func attributes(msg []byte) attrSet {
