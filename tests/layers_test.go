@@ -240,7 +240,7 @@ var layers = map[string]layer{
 		others: []string{"go.uber.org/goleak"}},
 }
 
-// untouched are the modules that rdma-netstack build is tried on, and those of their clients.
+// untouched lists the modules that rdma-netstack build is tried on, and those of their clients.
 var untouched = []string{
 	"github.com/caddyserver/caddy/v2", "github.com/cloudflare/tableflip",
 	"github.com/coder/websocket", "github.com/coredns/coredns",
@@ -252,7 +252,7 @@ var untouched = []string{
 	"golang.zx2c4.com/wireguard",
 }
 
-// services are the modules that the tests in tests/e2e/services run on the stack.
+// services lists the modules that the tests in tests/e2e/services run on the stack.
 var services = []string{
 	dns, "github.com/caddyserver/caddy/v2", "github.com/coredns", "github.com/gliderlabs/ssh",
 	"github.com/prometheus/client_golang",

@@ -19,7 +19,7 @@ import (
 	"testing"
 )
 
-// lockedPackages are those whose locks stack/doc.go orders.
+// lockedPackages lists those whose locks stack/doc.go orders.
 var lockedPackages = []string{"./stack", "./stack/internal/...", "./link/failover", "./link/uplink",
 	"./internal/hostnet"}
 
@@ -96,7 +96,7 @@ type lockChecker struct {
 	fn    *types.Func                     // that is looked at
 }
 
-// lockedCall is a call, or the taking of a lock, with others held.
+// lockedCall records a call, or the taking of a lock, with others held.
 type lockedCall struct {
 	held   []string
 	callee *types.Func // nil: lock is taken

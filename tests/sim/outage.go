@@ -110,7 +110,8 @@ func (h *ourHost) resized(mtu int) error {
 	return nil
 }
 
-// readdressSlack is how long after a change of its netdev's MAC a stack may have the one before.
+// readdressSlack limits how long after a change of its netdev's MAC a stack may have the one
+// before.
 const readdressSlack = 100 * time.Millisecond
 
 // readdress gives the netdev of a host its first MAC address, or another one. What is on its way to

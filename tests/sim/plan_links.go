@@ -36,11 +36,11 @@ func (p *Plan) addResize(d dice) {
 	p.Faults = append(p.Faults, f)
 }
 
-// Readdressed is a fault of a host whose MAC address is that of its netdev: that gets another one,
-// and its own when the fault ends.
+// Readdressed names a fault of a host whose MAC address is that of its netdev: that gets another
+// one, and its own when the fault ends.
 const Readdressed FaultKind = 22
 
-// addReaddressing has the MAC address of a host's netdev change in some worlds whose hosts with a
+// addReaddressing changes the MAC address of a host's netdev in some worlds whose hosts with a
 // stack all are ours, and whose devices stay.
 func (p *Plan) addReaddressing(d dice) {
 	f := FaultPlan{Kind: Readdressed, Host: d.IntN(len(p.Hosts)), At: d.within(0, time.Second),

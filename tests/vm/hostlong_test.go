@@ -28,12 +28,13 @@ import (
 // hostSet are the guest's modules.
 const hostSet = "host"
 
-// hostTests are those of tests/e2e/hostmode that run here, and how long one may take.
+// hostTests names those of tests/e2e/hostmode that run here, and how long one may take.
 var hostTests = []string{"TestManyLong", "TestPathMTU", "TestBesideKernel"}
 
 const hostTime = 40 * time.Minute
 
-// connectionsEnv is how many connections there are from outside, also for tests/e2e/hostmode.
+// connectionsEnv names the variable that says how many connections there are from outside, also for
+// tests/e2e/hostmode.
 const connectionsEnv = "HOST_CONNECTIONS"
 
 // TestHostMode is not a part of make test: make test-vm-host says how many connections there are

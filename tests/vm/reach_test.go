@@ -20,7 +20,7 @@ import (
 
 // Small traffic that tests which hosts are reachable.
 
-// pingsOutside has the guest's kernel ping outside until three answers have arrived, each of them
+// pingsOutside makes the guest's kernel ping outside until three answers have arrived, each of them
 // once.
 func (w *world) pingsOutside(t *testing.T, to netip.Addr) {
 	t.Helper()
@@ -51,7 +51,7 @@ func answersOf(out string, atLeast int) error {
 	return nil
 }
 
-// TestAnswersOf has outputs of iputils' ping.
+// TestAnswersOf reads outputs of iputils' ping.
 func TestAnswersOf(t *testing.T) {
 	for line, want := range map[string]bool{
 		"3 packets transmitted, 3 received, 0% packet loss, time 431ms":                true,

@@ -85,7 +85,7 @@ func bulk(kind string, flows int) func(*sample) error {
 	}
 }
 
-// pieces are the sizes of writes that are compared, in bytes: 65,375 fill a packet of netstack's.
+// pieces lists the sizes of writes that are compared, in bytes: 65,375 fill a packet of netstack's.
 var pieces = []struct {
 	key, title string
 	size       int

@@ -48,7 +48,7 @@ func readUntil(c net.Conn, end time.Time) (total uint64, err error) {
 	return total, nil
 }
 
-// pieces is down in writes of Size bytes, or of a file if that is 0.
+// pieces does as down, of writes of Size bytes, or of a file if that is 0.
 func (r *runner) pieces() (metrics, error) {
 	return r.bulk(portPieces, func(c net.Conn, end time.Time) (total uint64, err error) {
 		ask := binary.BigEndian.AppendUint64(nil, uint64(r.Size))

@@ -22,7 +22,7 @@ var shortKeys = []string{
 	"idle conn", "idle conn of many count", "idle conn of many", "idle conn of many kernel",
 }
 
-// shortBulkKeys are the rows of the tables of bulk: sizes of writes, numbers of flows.
+// shortBulkKeys lists the rows of the tables of bulk: sizes of writes, numbers of flows.
 var shortBulkKeys = []string{
 	"down 4k", "down 4k own", "down 16k", "down 16k own", "down 64k", "down 64k own", "down 65375",
 	"down 65375 own", "down 256k", "down 256k own", "down file", "down file own",

@@ -42,7 +42,7 @@ func TestOverlaidSameAsKernel(t *testing.T) {
 	compareAll(t, "addresses of their own, through package net", overlaidWorld, reasons, 1)
 }
 
-// overlaidWorld is stackWorld, whose sockets are opened through package net.
+// overlaidWorld makes a stackWorld whose sockets are opened through package net.
 func overlaidWorld(t *testing.T) *world {
 	w := stackWorld(t)
 	w.server = overlaid{programOf(w.server.(netstack).Stack)}
@@ -57,7 +57,7 @@ func programOf(st *stack.Stack) *unmodified.Program {
 // byProgram marks the context of sockets that are a program's.
 type byProgram struct{}
 
-// calling is the program for which a function of package net without a context is called.
+// calling names the program for which a function of package net without a context is called.
 var calling struct {
 	sync.Mutex
 	program *unmodified.Program
@@ -161,7 +161,7 @@ func (o overlaid) DialUDP(network string, laddr, raddr *net.UDPAddr) (udpConn, e
 const byKernel = "localhost, and dials to no address, are the kernel's, whose listeners these " +
 	"are not; programs listen on both"
 
-// byDesignOverlaid has the reasons for behaviours that differ through package net only.
+// byDesignOverlaid gives the reasons for behaviours that differ through package net only.
 var byDesignOverlaid = map[string]string{
 	"tcp dial/wildcards mean this host":                     byKernel,
 	"addresses/from one address of our own to another":      byKernel,

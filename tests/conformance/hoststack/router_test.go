@@ -24,7 +24,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-// advertisement is what a router says of the link and of itself (RFC 4861 section 4.2).
+// advertisement holds what a router says of the link and of itself (RFC 4861 section 4.2).
 type advertisement struct {
 	router             int // 1 or 2
 	hopLimit           byte
@@ -49,8 +49,8 @@ var advertisements = []advertisement{
 	{1, 1, 1, 1800, 0, 0},
 }
 
-// seen is how a host sends after an advertisement: with which hop limits on the link and beyond, by
-// which router, and the times of neighbour discovery in milliseconds.
+// seen describes how a host sends after an advertisement: with which hop limits on the link and
+// beyond, by which router, and the times of neighbour discovery in milliseconds.
 type seen struct {
 	onLink, beyond     byte
 	router             int
@@ -83,7 +83,7 @@ func TestRouterAdvertisements(t *testing.T) {
 // sameJiffy says whether two times in milliseconds are the same to a kernel, whose unit is 1 to 4.
 func sameJiffy(a, b int64) bool { return max(a, b)-min(a, b) <= 4 }
 
-// advertisedHost is a host that routers advertise to.
+// advertisedHost gives access to a host that routers advertise to.
 type advertisedHost struct {
 	inside
 	routed func(netip.Prefix) bool // it has the route
@@ -124,8 +124,8 @@ func advertised(t *testing.T, open func(*testing.T, *lab.Net) advertisedHost) (a
 	return all
 }
 
-// marker is the prefix that the advertisement with number i puts on the link, by which one sees
-// that it was heard.
+// marker returns the prefix that the advertisement with number i puts on the link, by which one
+// sees that it was heard.
 func marker(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0xaa, 0, 0, byte(i)}), 64)
 }
@@ -135,7 +135,7 @@ var (
 	beyondRouters   = netip.MustParseAddr("2001:db8:7::7")
 )
 
-// routers are two routers at the end of a cable, and all others there.
+// routers plays two routers at the end of a cable, and all others there.
 type routers struct {
 	port   *lab.Port
 	frames chan []byte // of UDP over IPv6
@@ -204,7 +204,7 @@ func (r *routers) advertise(a advertisement, i int) {
 	_ = r.port.Send(append(f, m...))
 }
 
-// prefixOption is that of RFC 4861 section 4.6.2.
+// prefixOption builds that of RFC 4861 section 4.6.2.
 func prefixOption(p netip.Prefix, flags byte, lifetime uint32) []byte {
 	b := []byte{3, 4, byte(p.Bits()), flags}
 	b = binary.BigEndian.AppendUint32(b, lifetime)
@@ -212,7 +212,7 @@ func prefixOption(p netip.Prefix, flags byte, lifetime uint32) []byte {
 	return append(append(b, 0, 0, 0, 0), p.Masked().Addr().AsSlice()...)
 }
 
-// sent has h send a datagram and returns its hop limit and who it goes to: 1 or 2, 0 for none of
+// sent makes h send a datagram and returns its hop limit and who it goes to: 1 or 2, 0 for none of
 // the routers.
 func (r *routers) sent(t *testing.T, h advertisedHost, to netip.Addr) (hopLimit byte, router int) {
 	t.Helper()
@@ -243,7 +243,7 @@ func (r *routers) sent(t *testing.T, h advertisedHost, to netip.Addr) (hopLimit 
 	}
 }
 
-// advertisedKernel is the kernel of n.
+// advertisedKernel lets the kernel of n hear advertisements.
 func advertisedKernel(t *testing.T, n *lab.Net) advertisedHost {
 	sysctl := func(name string) string { return "/proc/sys/net/ipv6/" + name }
 	must(t, n.Do(func() error {
@@ -275,7 +275,7 @@ func advertisedKernel(t *testing.T, n *lab.Net) advertisedHost {
 	}, func() (int64, int64) { return read("base_reachable_time_ms"), read("retrans_time_ms") }}
 }
 
-// advertisedStack is a stack on n's end of the cable.
+// advertisedStack opens a stack on n's end of the cable.
 func advertisedStack(t *testing.T, n *lab.Net) advertisedHost {
 	var st *stack.Stack
 	must(t, n.Do(func() (err error) {

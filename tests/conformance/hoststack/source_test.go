@@ -22,7 +22,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-// multihomed is a host with several addresses, which are added in this order, and whom it sends to.
+// multihomed describes a host with several addresses, which are added in this order, and whom it
+// sends to.
 type multihomed struct {
 	name   string
 	addrs  []string
@@ -37,13 +38,13 @@ type routed struct {
 	onLink        bool
 }
 
-// addressFlags are those of ip-address(8).
+// addressFlags holds some of those of ip-address(8).
 type addressFlags struct {
 	deprecated bool
 	scope      netlink.Scope
 }
 
-// dual is two addresses of each version in the subnets of the routers.
+// dual lists two addresses of each version in the subnets of the routers.
 var dual = []string{"10.0.0.10/24", "10.0.0.200/24", "2001:db8::a/64", "2001:db8::c8/64"}
 
 var multihomedHosts = []multihomed{

@@ -10,16 +10,16 @@ import (
 )
 
 // Relay carries frames between the far ends of two wires, each of which a host is at the near end
-// of. Its lines' Way may be replaced by Travel.
+// of. Travel says how they fare.
 type Relay struct {
 	ends  [2]wire.Wire
 	lines [2]*line
 }
 
-// Waker has f run once, d from now or as soon as it can, and sooner if called again.
+// Waker makes what runs f once, d from now or as soon as it can; another call replaces the time.
 type Waker func(f func()) (wakeIn func(d time.Duration))
 
-// NewRelay starts a relay between two wires, on the time of now. What it returns closes the wires.
+// NewRelay starts a relay between two wires, on the time of now. The caller closes the wires.
 func NewRelay(a, b wire.Wire, now func() time.Duration, waker Waker) (*Relay, error) {
 	r := &Relay{ends: [2]wire.Wire{a, b}}
 	for i := range r.lines {
@@ -35,19 +35,16 @@ func NewRelay(a, b wire.Wire, now func() time.Duration, waker Waker) (*Relay, er
 	return r, nil
 }
 
-// Travel has the frames from now on go by other ways: from a to b, and from b to a. It returns what
-// became of those before.
-func (r *Relay) Travel(ways [2]*Way) (before [2]Counts) {
+// Travel makes the frames from now on go by other ways: from a to b, and from b to a.
+func (r *Relay) Travel(ways [2]*Way) {
 	for i, l := range r.lines {
 		l.mu.Lock()
-		before[i], l.way = l.way.Counts, ways[i]
-		l.way.free = l.now()
+		l.way = ways[i]
 		l.mu.Unlock()
 	}
-	return before
 }
 
-// line is one direction of a relay.
+// line carries the frames of one direction of a relay.
 type line struct {
 	to     wire.Wire
 	now    func() time.Duration
@@ -60,14 +57,14 @@ type line struct {
 	scratch []byte
 }
 
-// arrival is a frame on its way.
+// arrival holds a frame on its way.
 type arrival struct {
 	at     time.Duration
 	number uint64 // orders those of one time
 	data   []byte
 }
 
-// arrivals are those of one line, a heap by time.
+// arrivals orders the frames of one line, as a heap by time.
 type arrivals []arrival
 
 func (h arrivals) Len() int { return len(h) }

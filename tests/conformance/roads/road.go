@@ -28,7 +28,7 @@ type Road struct {
 	Pause, Every time.Duration
 }
 
-// framing is what Ethernet adds to a frame on the wire: preamble, FCS and the least gap.
+// framing counts the bytes that Ethernet adds to a frame on the wire: preamble, FCS and least gap.
 const framing = 24
 
 // Counts says what became of the frames of one direction.
@@ -36,7 +36,8 @@ type Counts struct {
 	Frames, Lost, Full, Late, Twice int
 }
 
-// Way is one direction of a road. It is used by one goroutine at a time.
+// Way decides what happens to the frames of one direction of a road. One goroutine at a time uses
+// it.
 type Way struct {
 	Road
 	Counts

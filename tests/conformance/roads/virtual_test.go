@@ -21,7 +21,7 @@ func oneProcessor(t *testing.T) {
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// number is that of an environment variable, or else what it is by default.
+// number returns that of an environment variable, or else usual.
 func number(name string, usual int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
@@ -32,7 +32,7 @@ func number(name string, usual int) int {
 // within opens a world for as long as f runs.
 func within(t *testing.T, f func(w *World)) {
 	t.Helper()
-	w, err := NewWorld(nil)
+	w, err := NewWorld()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,12 +44,12 @@ func within(t *testing.T, f func(w *World)) {
 	f(w)
 }
 
-// rate is that of one transfer, in MB/s; 0: it has stopped.
+// rate returns that of one transfer in MB/s, 0 if it has stopped, and how it went.
 func rate(t *testing.T, r Road, seed uint64, size int) (rate float64, what string) {
 	t.Helper()
 	within(t, func(w *World) {
 		ways := w.Travel(r, seed)
-		bytes, err := w.Bulk(false, size, time.Hour)
+		bytes, err := w.Bulk(size, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,10 +96,9 @@ func TestWorlds(t *testing.T) {
 }
 
 func printWorlds(t *testing.T) {
-	for _, ms := range strings.Split(os.Getenv("RTTS"), ",") {
-		n, _ := strconv.Atoi(ms)
-		for _, r := range named(Roads(time.Duration(n)*time.Millisecond), os.Getenv("WORLDS")) {
-			line := fmt.Sprintf("%3d ms %-12s", n, r.Name)
+	for _, rtt := range durations(t) {
+		for _, r := range named(Roads(rtt), os.Getenv("WORLDS")) {
+			line := fmt.Sprintf("%3d ms %-12s", rtt.Milliseconds(), r.Name)
 			for seed := range uint64(number("SEEDS", 1)) {
 				_, what := rate(t, r, seed, number("BULK", 16)<<20)
 				line += " | " + what
@@ -109,7 +108,21 @@ func printWorlds(t *testing.T) {
 	}
 }
 
-// named are the roads of a list, or all.
+// durations returns the round trips of RTTS, which are in milliseconds.
+func durations(t *testing.T) (all []time.Duration) {
+	list := os.Getenv("RTTS")
+	if list == "" {
+		list = "1,20,80,200"
+	}
+	for _, ms := range strings.Split(list, ",") {
+		d, err := time.ParseDuration(ms + "ms")
+		must(t, err)
+		all = append(all, d)
+	}
+	return all
+}
+
+// named returns the roads of a list, or all.
 func named(roads []Road, list string) (some []Road) {
 	names := strings.Split(list, ",")
 	for _, r := range roads {
@@ -125,7 +138,8 @@ func median(of []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// worlds are the least rates of 16 MiB, in MB/s: some nine tenths of the medians.
+// worlds lists the least rates of 16 MiB, in MB/s: nine tenths of the medians or a little less, and
+// half to seven tenths where what a few losses or pauses cost differs by a factor between seeds.
 var worlds = []struct {
 	rtt   int // ms
 	road  string
@@ -139,16 +153,16 @@ var worlds = []struct {
 	{20, "1 % loss", 0.65},
 	{20, "1 % late", 18},
 	{20, "5 % late", 18},
-	{20, "bursts", 8},
+	{20, "bursts", 17},
 	{20, "pauses", 8},
 	{20, "twice", 19},
 	{20, "100M/100ms", 10},
 	{20, "100M/10ms", 10},
 	{80, "clean", 12},
-	{80, "0.1 % loss", 0.7},
+	{80, "0.1 % loss", 0.8},
 	{80, "1 % late", 11.5},
 	{80, "5 % late", 11.5},
-	{80, "pauses", 10},
+	{80, "pauses", 11.5},
 	{80, "100M/100ms", 8},
 }
 
@@ -160,7 +174,7 @@ func TestAnswers(t *testing.T) {
 			within(t, func(w *World) {
 				ways := w.Travel(Road{Delay: 25 * time.Millisecond}, 1)
 				ways[0].Lose = losing(tt.lost)
-				took, err := w.Answers(false, 1, tt.size)
+				took, err := w.Answers(1, tt.size)
 				if err != nil || len(took) != 1 {
 					t.Fatal(took, err)
 				}
@@ -175,7 +189,8 @@ func TestAnswers(t *testing.T) {
 
 const answerSize = 14000
 
-// answers are what is lost of an answer, with a round trip of 50 ms.
+// answers lists what is lost of an answer with a round trip of 50 ms, how long Linux then takes (0:
+// not measured), and how long the product may take.
 var answers = []struct {
 	name        string
 	size        int
@@ -185,7 +200,7 @@ var answers = []struct {
 	{"nothing", answerSize, nil, 51 * time.Millisecond, 52 * time.Millisecond},
 	{"the first", answerSize, []int{0}, 107 * time.Millisecond, 250 * time.Millisecond},
 	{"first, fourth and seventh", answerSize, []int{0, 3, 6}, 118 * time.Millisecond,
-		800 * time.Millisecond},
+		500 * time.Millisecond},
 	{"the last", answerSize, []int{9}, 0, 420 * time.Millisecond},
 	{"the last two", answerSize, []int{8, 9}, 370 * time.Millisecond, 730 * time.Millisecond},
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// World is two stacks of the product, each on a software NIC, with a road between them, on virtual
-// time. With one processor what it does follows from its seed. One goroutine may use it.
+// World runs two stacks of the product, each on a software NIC, with a road between them, on
+// virtual time. With one processor what it does follows from its seed. One goroutine may use it.
 type World struct {
 	Server, Client *stack.Stack
 
@@ -29,16 +29,14 @@ type World struct {
 	close []func() error
 }
 
-// The addresses of a world, and of what stands for one on the system's time.
+// The addresses of a world.
 var (
-	ServerIP4 = netip.MustParsePrefix("10.0.0.1/24")
-	ClientIP4 = netip.MustParsePrefix("10.0.0.2/24")
-	ServerIP6 = netip.MustParsePrefix("fd00::1/64")
-	ClientIP6 = netip.MustParsePrefix("fd00::2/64")
+	serverIP = netip.MustParsePrefix("10.0.0.1/24")
+	clientIP = netip.MustParsePrefix("10.0.0.2/24")
 )
 
-// NewWorld opens the stacks of a world. Configure, unless nil, changes each one's configuration.
-func NewWorld(configure func(server bool, cfg *stack.Config)) (w *World, err error) {
+// NewWorld opens the stacks of a world.
+func NewWorld() (w *World, err error) {
 	w = &World{clock: clocktest.New()}
 	w.began = w.clock.Now()
 	defer func() {
@@ -54,16 +52,16 @@ func NewWorld(configure func(server bool, cfg *stack.Config)) (w *World, err err
 	if err != nil {
 		return w, err
 	}
-	if w.Server, err = w.open(near[0], true, configure); err != nil {
+	if w.Server, err = w.open(near[0], 1, serverIP); err != nil {
 		return w, err
 	}
-	if w.Client, err = w.open(far[0], false, configure); err != nil {
+	if w.Client, err = w.open(far[0], 2, clientIP); err != nil {
 		return w, err
 	}
 	return w, errors.Join(acquaint(w.Server, w.Client), acquaint(w.Client, w.Server))
 }
 
-// pair is a cable between a NIC and the relay.
+// pair makes a cable between a NIC and the relay.
 func (w *World) pair() [2]wire.Wire {
 	near, far := wire.Pair()
 	w.close = append(w.close, near.Close, far.Close)
@@ -73,14 +71,8 @@ func (w *World) pair() [2]wire.Wire {
 // Now returns the time since the world began.
 func (w *World) Now() time.Duration { return w.clock.Now().Sub(w.began) }
 
-// open opens one stack.
-func (w *World) open(end wire.Wire, server bool,
-	configure func(bool, *stack.Config)) (s *stack.Stack, err error) {
-	number := byte(2)
-	addresses := []netip.Prefix{ClientIP4, ClientIP6}
-	if server {
-		number, addresses = 1, []netip.Prefix{ServerIP4, ServerIP6}
-	}
+// open opens one stack. Its MAC address and what it draws follow from number.
+func (w *World) open(end wire.Wire, number byte, ip netip.Prefix) (s *stack.Stack, err error) {
 	nic, err := simnic.New(simnic.Config{Seed: uint64(number), Clock: w.clock.Clock()})
 	if err == nil {
 		w.close = append(w.close, nic.Close)
@@ -96,12 +88,9 @@ func (w *World) open(end wire.Wire, server bool,
 			SpareFrames: 1024, TxBufferSize: 4 << 20,
 			Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
 		},
-		Addresses: addresses, DuplicateDetection: -1, NoAnnounce: true,
+		Addresses: []netip.Prefix{ip}, DuplicateDetection: -1, NoAnnounce: true,
 		RxMode: stack.RxInterrupt, Clock: w.clock.Clock(),
 		Random: clocktest.Random(uint64(number)),
-	}
-	if configure != nil {
-		configure(server, &cfg)
 	}
 	if !w.await(time.Hour, func() { s, err = stack.Open(context.Background(), cfg) }) {
 		return nil, errors.New("the stack does not open")
@@ -139,7 +128,7 @@ func (w *World) Close() (err error) {
 	return err
 }
 
-// patience is how long f may be in system calls, of the system's time.
+// patience limits how long f may be in system calls, of the system's time.
 const patience = time.Minute
 
 // await runs f, and the time for as long as it takes, at most for limit. It reports whether f has
@@ -173,7 +162,7 @@ func (w *World) await(limit time.Duration, f func()) bool {
 	}
 }
 
-// Travel has what follows go by a road. The server's frames go by ways[0].
+// Travel makes what follows go by a road. The server's frames go by ways[0].
 func (w *World) Travel(r Road, seed uint64) (ways [2]*Way) {
 	ways = [2]*Way{NewWay(r, seed, 0), NewWay(r, seed, 1)}
 	w.relay.Travel(ways)
@@ -181,19 +170,16 @@ func (w *World) Travel(r Road, seed uint64) (ways [2]*Way) {
 }
 
 // connect returns the two ends of a connection.
-func (w *World) connect(v6 bool) (server, client *stack.TCPConn, err error) {
-	at, network := ServerIP4.Addr(), "tcp4"
-	if v6 {
-		at, network = ServerIP6.Addr(), "tcp6"
-	}
-	ln, err := w.Server.Listen(network, netip.AddrPortFrom(at, 80).String())
+func (w *World) connect() (server, client *stack.TCPConn, err error) {
+	at := netip.AddrPortFrom(serverIP.Addr(), 80).String()
+	ln, err := w.Server.Listen("tcp4", at)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer ln.Close()
 	failed := errors.New("no connection")
 	w.await(time.Minute, func() {
-		c, err := w.Client.Dial(network, netip.AddrPortFrom(at, 80).String())
+		c, err := w.Client.Dial("tcp4", at)
 		if failed = err; err != nil {
 			return
 		}
@@ -206,10 +192,10 @@ func (w *World) connect(v6 bool) (server, client *stack.TCPConn, err error) {
 	return server, client, failed
 }
 
-// Bulk has the server send size bytes, and returns how many bytes came in a second. It is 0 if they
+// Bulk makes the server send size bytes, and returns how many bytes came in a second: 0 if they
 // have not all come within limit.
-func (w *World) Bulk(v6 bool, size int, limit time.Duration) (rate float64, err error) {
-	server, client, err := w.connect(v6)
+func (w *World) Bulk(size int, limit time.Duration) (rate float64, err error) {
+	server, client, err := w.connect()
 	if err != nil {
 		return 0, err
 	}
@@ -222,10 +208,10 @@ func (w *World) Bulk(v6 bool, size int, limit time.Duration) (rate float64, err 
 	return float64(size) / (w.Now() - began).Seconds(), err
 }
 
-// Answers has the client ask for so many answers of size bytes, one after the other on one
+// Answers makes the client ask for so many answers of size bytes, one after the other on one
 // connection, each written at once, and returns how long each took.
-func (w *World) Answers(v6 bool, number, size int) (took []time.Duration, err error) {
-	server, client, err := w.connect(v6)
+func (w *World) Answers(number, size int) (took []time.Duration, err error) {
+	server, client, err := w.connect()
 	if err != nil {
 		return nil, err
 	}

@@ -248,6 +248,7 @@ func resends() []row {
 				350ms   < A 1 ack 101`},
 		{name: "the last of some segments is probed for after two round trips",
 			source: "RFC 8985 7.2; packetimpact: RACK and tail loss probes",
+			linux:  "repairs the first at once; the link waits for 2.5 ms, tcpfix/reorder.go",
 			script: `
 				0       open mss 1036 sackok
 				        write 1000

@@ -32,7 +32,7 @@ func (n *network) machine(t *testing.T) *lab.Net {
 	return n.machineWith(t, []netip.Prefix{linux4, linux6}, router4.Addr(), router6.Addr())
 }
 
-// machineWith is machine whose Linux has these addresses and routers.
+// machineWith makes a machine whose Linux has these addresses and routers.
 func (n *network) machineWith(t *testing.T, addrs []netip.Prefix,
 	over ...netip.Addr) *lab.Net {
 	t.Helper()
@@ -61,7 +61,7 @@ func (n *network) machineWith(t *testing.T, addrs []netip.Prefix,
 	return m
 }
 
-// onLink is RTNH_F_ONLINK of linux/rtnetlink.h, which package netlink has on Linux only.
+// onLink holds RTNH_F_ONLINK of linux/rtnetlink.h, which package netlink has on Linux only.
 const onLink = 4
 
 // routers makes default routes of the calling thread's namespace, over routers on the link.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// firstOfMany is the port of the first of many listeners.
+// firstOfMany names the port of the first of many listeners.
 const firstOfMany = 20000
 
 // TestManyListeners opens and closes thousands of listeners, which other processes of the host can

@@ -16,7 +16,7 @@ import (
 // TestVerdicts: programs whose sockets would be the kernel's in silence are refused, with the file
 // and the function, and built with --allow. docs/unmodified.md has the same table.
 func TestVerdicts(t *testing.T) {
-	need.That(t, "time", notShort())
+	need.Long(t, "builds of a minute each")
 	b := newBuilder(t)
 	for _, tt := range []struct {
 		name, dir, build string
@@ -68,7 +68,7 @@ func TestVerdicts(t *testing.T) {
 // TestHandedOn: an upgrade that hands a descriptor to a new process fails, and the old process goes
 // on serving.
 func TestHandedOn(t *testing.T) {
-	need.That(t, "time", notShort())
+	need.Long(t, "builds of a minute each")
 	need.NetNS(t)
 	b := newBuilder(t)
 	binary := filepath.Join(t.TempDir(), "tableflip")

@@ -74,7 +74,7 @@ func seamLines(files map[string][]byte) map[string]bool {
 // TestSeamCost prints what a request costs a server built by rdma-netstack build, against the same
 // server on package stack: the processor time of the process, in turns.
 func TestSeamCost(t *testing.T) {
-	need.That(t, "time", notShort())
+	need.Long(t, "ten rounds of 4,000 requests to two servers")
 	need.NetNS(t)
 	const rounds, requests = 10, 4000
 	b := newBuilder(t)

@@ -44,14 +44,14 @@ const (
 	outsideIP = "10.9.0.2"
 )
 
-// program is one row.
+// program describes one that is built, and how it is tried.
 type program struct {
 	name  string
 	build string // PACKAGE
 	// args returns the arguments of the program, which is to be reached at host and may write to
 	// dir.
 	args func(t *testing.T, host, dir string) []string
-	// sockets has how many of the slice's sockets the program opens before it is ready, by kind.
+	// sockets counts the slice's sockets that the program opens before it is ready, by kind.
 	sockets map[string]int
 	// client has the arguments of "clients", of which the address is the last one.
 	client string
@@ -120,22 +120,25 @@ func modes() []mode {
 	}
 }
 
-// TestPrograms has the clients of each program try it in each mode.
+// TestPrograms makes the clients of each program try it in each mode.
 func TestPrograms(t *testing.T) {
 	need.NetNS(t)
 	b := newBuilder(t)
 	clients := b.plain(t, "clients", "./clients")
 	for _, p := range programs() {
-		if testing.Short() && !p.quick {
-			continue
-		}
 		t.Run(p.name, func(t *testing.T) {
+			if !p.quick {
+				need.Long(t, "a build of a minute")
+			}
 			binary := b.overlaid(t, p)
 			for _, m := range modes() {
-				if m.sim && (!p.sim || testing.Short()) {
+				if m.sim && !p.sim {
 					continue
 				}
 				t.Run(m.name, func(t *testing.T) {
+					if m.sim {
+						need.Long(t, "the software ConnectX, also with losses")
+					}
 					s := start(t, b, p, m, binary, clients)
 					before := s.kernelTraffic(t)
 					if p.check != nil {
@@ -222,7 +225,7 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	return out.String()
 }
 
-// session is a program that runs, and its network.
+// session holds a program that runs, and its network.
 type session struct {
 	host, outside *lab.Net
 	dir           string
@@ -293,14 +296,6 @@ func (s *session) startProcess(t *testing.T, binary string, args, env []string) 
 			t.Logf("the program's output:\n%s", s.log)
 		}
 	})
-}
-
-// notShort returns an error with -short.
-func notShort() error {
-	if testing.Short() {
-		return errors.New("builds of a minute each are left out with -short")
-	}
-	return nil
 }
 
 // await asks until ok says yes, for a minute at most.
@@ -468,7 +463,7 @@ func blob(n int) []byte {
 	return b
 }
 
-// writeCorefile has CoreDNS answer a.example with an address.
+// writeCorefile writes the configuration by which CoreDNS answers a.example with an address.
 func writeCorefile(t *testing.T, name, address string) {
 	t.Helper()
 	text := fmt.Sprintf(".:53 {\n\treload 2s 1s\n\terrors\n\thosts {\n\t\t%s a.example\n\t}\n}\n",

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Seed is TEST_SEED, or chosen and logged.
+// Seed returns TEST_SEED, or one that it chooses and logs.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	if s := os.Getenv("TEST_SEED"); s != "" {
@@ -26,8 +26,8 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Header is Ethernet, tags VLAN tags, IPv4 (with 4 bytes of options) or IPv6, and TCP or UDP, with
-// the lengths for n bytes of payload and no checksum. l3 and l4 are where those start.
+// Header builds Ethernet, tags VLAN tags, IPv4 (with 4 bytes of options) or IPv6, and TCP or UDP,
+// with the lengths for n bytes of payload and no checksum. l3 and l4 are where those start.
 func Header(v6, udp bool, tags, n int) (b []byte, l3, l4 int) {
 	b = append(b, 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1)
 	for range tags {
@@ -71,7 +71,7 @@ func Header(v6, udp bool, tags, n int) (b []byte, l3, l4 int) {
 	return append(b, 1, 1, 1, 1), l3, l4 // FIN PSH ACK CWR, options
 }
 
-// Checksum is RFC 1071 in its plainest form.
+// Checksum computes that of RFC 1071 in its plainest form.
 func Checksum(parts ...[]byte) uint16 {
 	var sum uint32
 	for i, b := range bytes.Join(parts, nil) {

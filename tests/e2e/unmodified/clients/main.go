@@ -296,7 +296,7 @@ func overTURN(_ context.Context, host string) error {
 	return nil
 }
 
-// messages is the delegate of a member that takes messages.
+// messages implements the delegate of a member, and takes its messages.
 type messages chan []byte
 
 func (messages) NodeMeta(int) []byte             { return nil }
