@@ -539,7 +539,7 @@ type sources struct {
 	toAll atomic.Pointer[tcpip.Address]
 }
 
-// count is called when the addresses have changed.
+// count notes of each family whether it has several addresses, once they have changed.
 func (s *sources) count(all []netip.Prefix) {
 	var v4, v6 int
 	for _, p := range all {
@@ -731,7 +731,7 @@ func rankSource(own netip.Prefix, remote netip.Addr, deprecated bool) (r sourceR
 	return r
 }
 
-// maxScope is the greatest scope of a group (RFC 4291 section 2.7).
+// maxScope bounds the scopes of groups (RFC 4291 section 2.7).
 const maxScope = 15
 
 // scopeOf returns the scope of an IPv6 address in the numbers of groups (RFC 6724 section 3.1).
@@ -749,7 +749,7 @@ func scopeOf(a netip.Addr) int {
 	return global
 }
 
-// orchid is the label of addresses that stand for keys (RFC 4843).
+// orchid labels addresses that stand for keys (RFC 4843).
 const orchid = 7
 
 // labelOf returns the label of an IPv6 address by Linux's table (net/ipv6/addrlabel.c): a source
@@ -783,7 +783,7 @@ func commonBits(a, b netip.Addr) int {
 	return int(x.MatchingPrefix(toAddress(b)))
 }
 
-// onLinkAlways are destinations that never need a gateway: groups, broadcast and link-local hosts.
+// onLinkAlways lists what never needs a gateway: groups, broadcast and link-local hosts.
 var onLinkAlways = []string{"224.0.0.0/4", "255.255.255.255/32", "ff00::/8", "fe80::/10"}
 
 // routeTable lists loopback, what is on the link, cfg's routes and the gateways. Netstack orders

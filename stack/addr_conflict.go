@@ -441,7 +441,7 @@ func (s *addressManager) announceTwice() {
 	s.announcer.Reset(announceAgain)
 }
 
-// announceAll is Stack.Announce.
+// announceAll does what [Stack.Announce] says.
 func (s *addressManager) announceAll() {
 	if s.stack.life.closed.Load() {
 		return

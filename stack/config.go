@@ -263,7 +263,7 @@ const (
 	SpreadAll  = rdma.SpreadAll  // over all
 )
 
-// Backend is what [Open] puts under a stack. It reads and writes text, as RxMode does.
+// Backend says what [Open] puts under a stack. It reads and writes text, as RxMode does.
 type Backend = uplink.Backend
 
 // The backends; package link/uplink says what each is.

@@ -12,7 +12,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 )
 
-// Predecessor is a process whose place this one is about to take.
+// Predecessor describes a process whose place this one is about to take.
 type Predecessor struct {
 	// PID is its process.
 	PID int
@@ -35,8 +35,8 @@ func MeetPredecessor(ctx context.Context, path string) (*Predecessor, error) {
 	return MeetPredecessorOn(ctx, conn)
 }
 
-// MeetPredecessorOn is [MeetPredecessor] over a connection that is there already: one of network
-// unixpacket, or a [MessageConn]. It owns conn.
+// MeetPredecessorOn does as [MeetPredecessor] over a connection that is there already: one of
+// network unixpacket, or a [MessageConn]. It owns conn.
 func MeetPredecessorOn(ctx context.Context, conn net.Conn) (*Predecessor, error) {
 	p, err := handover.Meet(ctx, conn)
 	if err != nil {
@@ -49,8 +49,8 @@ func MeetPredecessorOn(ctx context.Context, conn net.Conn) (*Predecessor, error)
 // again.
 func (p *Predecessor) Close() error { return p.met.Close() }
 
-// MessageConn is a connection between two processes for [Stack.HandOver] and [MeetPredecessorOn]
-// in place of one of network unixpacket: each Write is a message, which one Read returns whole.
+// MessageConn connects two processes for [Stack.HandOver] and [MeetPredecessorOn] in place of a
+// connection of network unixpacket: each Write is a message, which one Read returns whole.
 type MessageConn interface {
 	net.Conn
 	// TryWrite is Write if that need not wait, and reports whether it was. Several goroutines may
@@ -91,8 +91,8 @@ func (s *Stack) HandOver(ctx context.Context, l net.Listener) error {
 	return s.handover.HandOver(ctx, l)
 }
 
-// KernelSocket is the kernel's socket of a port that [Stack.HandOverToKernel] has given up, bound,
-// and of TCP listening.
+// KernelSocket holds the kernel's socket of a port that [Stack.HandOverToKernel] has given up,
+// bound, and of TCP listening.
 type KernelSocket struct {
 	Network string         // tcp or udp
 	Addr    netip.AddrPort // without a zone
@@ -144,7 +144,7 @@ func kernelSocketOf(p handover.Port, fd int) KernelSocket {
 	return KernelSocket{network, p.At, os.NewFile(uintptr(fd), network+" "+p.At.String())}
 }
 
-// handoverLocal is the stack, to its hand-over.
+// handoverLocal shows a stack to its hand-over.
 type handoverLocal struct{ *Stack }
 
 // Enter implements handover.Local.

@@ -113,7 +113,7 @@ func (h *host) startServing(p *hostPort) {
 	}
 }
 
-// isPaused is the error of a socket after Pause.
+// isPaused reports whether err is that of a socket after Pause.
 func isPaused(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
 // refuse has the kernel begin no connection with a listener any more, if its socket is ours alone.

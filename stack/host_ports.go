@@ -286,7 +286,7 @@ func (p *hostPort) close() error {
 	return errors.Join(err, p.socket.Close())
 }
 
-// untold is what the link has not been told yet of the ports that are ours; guarded by host.mu.
+// untold lists what the link has not been told yet of the ports that are ours; guarded by host.mu.
 type untold struct {
 	known   bool                 // all but these ports are as the link was told
 	changed map[hostKey]struct{} // they are ours now, or no longer

@@ -302,7 +302,7 @@ type slowStarts struct {
 	closed bool
 }
 
-// slowStart is one connection.
+// slowStart follows the slow start of one connection.
 type slowStart struct {
 	least time.Duration // the shortest round trip
 	times int

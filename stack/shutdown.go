@@ -58,7 +58,7 @@ func (l *lifetime) end(cause error) (first bool) {
 	return first
 }
 
-// done is net.ErrClosed once the stack has ended, and has the cause in it if it ended by itself.
+// done returns net.ErrClosed once the stack has ended, with the cause in it if it ended by itself.
 func (l *lifetime) done() error {
 	switch {
 	case !l.closed.Load():

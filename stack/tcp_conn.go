@@ -342,7 +342,7 @@ func (c *TCPConn) WriteBuffers(v *net.Buffers) (int64, error) {
 	return n, err
 }
 
-// writeSource is what a write has not given to netstack yet: one slice, or several.
+// writeSource holds what a write has not given to netstack yet: one slice, or several.
 type writeSource struct {
 	first []byte   // what is left of the first slice
 	rest  [][]byte // the slices after it

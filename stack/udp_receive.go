@@ -390,7 +390,7 @@ func (s *datagramQueue) drop() {
 	blockPool.Put(p)
 }
 
-// udpSockets are those of a stack.
+// udpSockets holds the UDP sockets of a stack.
 type udpSockets struct {
 	ports udpPortTable // the link finds sinks in it
 	stats tcpip.UDPStats

@@ -28,7 +28,7 @@ func (k *Kernel) Below(name string) (b Below, err error) {
 	return belowLink(link, all, "/"), nil
 }
 
-// belowLink is Below of one of all links. root is that of /sys.
+// belowLink returns what is below one of all links. root names the directory of /sys.
 func belowLink(link netlink.Link, all []netlink.Link, root string) (b Below) {
 	b.MAC = link.Attrs().HardwareAddr
 	if vlan, ok := link.(*netlink.Vlan); ok {

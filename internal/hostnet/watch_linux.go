@@ -31,7 +31,8 @@ func Watch() (*Watcher, error) {
 	return w, nil
 }
 
-// Changed has a token in it when something has changed since the last one was taken.
+// Changed returns the channel that holds a token when something has changed since the last one was
+// taken.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
 // Close ends the watcher.

@@ -75,7 +75,6 @@ func (w *Watcher) Close() error {
 // uevent reads a message of lib/kobject_uevent.c: "add@/devices/...", then KEY=value, each ended by
 // a zero. Those about RDMA devices count.
 func uevent(message []byte) []Signal {
-	var name []byte
 	rdma := false
 	header, rest, _ := bytes.Cut(message, []byte{0})
 	action, path, ok := bytes.Cut(header, []byte("@"))
@@ -85,7 +84,7 @@ func uevent(message []byte) []Signal {
 	if !ok || !rdma {
 		return nil
 	}
-	name = path[bytes.LastIndexByte(path, '/')+1:]
+	name := path[bytes.LastIndexByte(path, '/')+1:]
 	switch string(action) {
 	case "remove":
 		return []Signal{{Gone: true, Name: string(name)}}

@@ -31,7 +31,7 @@ type portsOf struct {
 	udp  bool
 }
 
-// portSet has a bit for each port, in pages that are there once one of theirs is set.
+// portSet holds a bit for each port, in pages that are made once one of their bits is set.
 type portSet [1 << 16 / portPage]atomic.Pointer[[portPage / 64]atomic.Uint64]
 
 const portPage = 1024

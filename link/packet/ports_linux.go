@@ -14,8 +14,8 @@ func (p *Port) SetPorts(list []Ports) error {
 	return p.changePorts(func(*portTable) *portTable { return newPortTable(list) })
 }
 
-// ChangePorts is SetPorts for what was added and removed since, at a cost that does not depend on
-// what else there is: single ports, no blocks.
+// ChangePorts does as SetPorts for what was added and removed since, at a cost that does not
+// depend on what else there is: single ports, no blocks.
 func (p *Port) ChangePorts(added, removed []Ports) error {
 	if i := slices.IndexFunc(slices.Concat(added, removed), func(p Ports) bool {
 		return p.First != p.Last

@@ -209,7 +209,7 @@ func (q *RxQueue) addAuxiliary(f *Frame, i int) {
 	}
 }
 
-// pollReadable is called by Wait before it parks and when it is woken.
+// pollReadable reports whether Wait may return. Wait calls it before it parks and when it is woken.
 func (q *RxQueue) pollReadable(uintptr) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// bond is the RDMA devices of a bond's members as one nic. Linux decides which member sends; each
-// has rings, and all rules. It is the nic for as long as one device is left:
+// bond joins the RDMA devices of a bond's members into one nic. Linux decides which member sends;
+// each has rings, and all rules. It is the nic for as long as one device is left:
 //
 //	           opened                          lost, or the member has left
 //	no rings ──────────▶ in the link's backend ─────────────────────────────▶ being closed
@@ -118,7 +118,7 @@ func (u *Uplink) openBond(ctx context.Context, cfg dv.Config, use func(*dv.Devic
 	return b, nil
 }
 
-// reopenBond is openBond when a device has been lost.
+// reopenBond opens and starts a bond in place of a nic that was lost.
 func (u *Uplink) reopenBond(ctx context.Context, cfg dv.Config,
 	use func(*dv.Device) error) (failover.Opened, error) {
 	b, err := u.openBond(ctx, cfg, use)

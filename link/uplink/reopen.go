@@ -162,7 +162,7 @@ type MACSource interface {
 	Close() error
 }
 
-// kernelMACs is the source for a netdev of this machine: rtnetlink.
+// kernelMACs follows a netdev of this machine by rtnetlink.
 type kernelMACs struct {
 	id      *identity
 	watcher *hostnet.Watcher
@@ -196,7 +196,7 @@ func (m *kernelMACs) Close() error {
 	return m.watcher.Close()
 }
 
-// toldMACs is the source for a device whose netdev is elsewhere: what Device.SetNetdevMAC says.
+// toldMACs follows a netdev that is elsewhere by what Device.SetNetdevMAC says.
 type toldMACs struct{ id *identity }
 
 // Netdev implements MACSource.

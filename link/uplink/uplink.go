@@ -96,7 +96,7 @@ type Config struct {
 	Bond   *BondFacts // of a test; nil: the kernel's
 }
 
-// Host is a netdev whose addresses a stack serves on, with packet sockets beside the rings.
+// Host describes a netdev whose addresses a stack serves on, with packet sockets beside the rings.
 type Host interface {
 	Name() string // of the netdev now
 	// Sockets returns the packet sockets. The first are open before [Open] is called.
@@ -211,7 +211,7 @@ func (u *Uplink) openRings(ctx context.Context, cfg dv.Config, ofBond bool) (lin
 	return rdma.NewOverRingsAndSockets(dev, u.cfg.Host.Sockets(), u.cfg.Options)
 }
 
-// noRings is true for a device that is there, and is not one that package dv drives.
+// noRings reports whether err tells of a device that is there, and that package dv cannot drive.
 func noRings(err error) bool {
 	return errors.Is(err, dv.ErrNoRDMA) || errors.Is(err, dv.ErrNotMlx5)
 }
@@ -270,7 +270,7 @@ func (u *Uplink) FirstInterface() packet.Interface { return u.packets }
 
 // WatchMAC returns the source to follow, if the stack's MAC address is to be that of the device's
 // netdev whenever it changes; else nil. The netdev is in the network namespace of the calling
-// thread. [Keep] comes first.
+// thread. Call [Uplink.Keep] first.
 func (u *Uplink) WatchMAC() (MACSource, error) {
 	switch {
 	case u.cfg.Host != nil || u.id == nil || !u.id.ownsNetdevMAC:
@@ -308,7 +308,7 @@ func (u *Uplink) MTUChanged() <-chan struct{} {
 	return nil
 }
 
-// Done is closed when nothing carries frames any more; Err says why.
+// Done returns the channel that is closed once nothing carries frames; Err says why.
 func (u *Uplink) Done() <-chan struct{} { return u.carrier().Done() }
 
 func (u *Uplink) Err() error { return u.carrier().Err() }

@@ -29,7 +29,7 @@ type ProgramSockets struct {
 // Handler answers a scrape. It may be used from any goroutine, and after the stack's end.
 func Handler(st *stack.Stack) http.Handler { return ProgramHandler(st, nil) }
 
-// ProgramHandler is Handler with the sockets of a program; nil: there are none to tell.
+// ProgramHandler returns Handler with the sockets of a program; nil: there are none to tell.
 func ProgramHandler(st *stack.Stack, program func() []ProgramSockets) http.Handler {
 	e := &exporter{stack: st, program: program}
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
-// flow is a TCP connection or a connected UDP socket of the process before, seen from
+// flow names a TCP connection or a connected UDP socket of the process before, as seen from
 // there.
 type flow struct {
 	Proto  uint8          `json:"proto"` // of IP

@@ -19,7 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
-// Local is the stack, to its hand-over.
+// Local lists what a hand-over needs of its own stack.
 type Local interface {
 	Enter() (leave func(), err error) // keeps the stack from ending until leave is called
 	Closed() bool
@@ -32,8 +32,8 @@ type Local interface {
 	UnconnectedPorts() []uint16 // of UDP sockets
 }
 
-// Ports are those of a stack on the host's own addresses, for each of which the kernel has a
-// socket.
+// Ports holds the ports of a stack on the host's own addresses, for each of which the kernel has
+// a socket.
 type Ports interface {
 	// Duplicates returns descriptors of the sockets that serve, the block's left out. They are the
 	// caller's, also after an error.
@@ -52,8 +52,8 @@ type Ports interface {
 	Unyield()
 }
 
-// Handover is what a stack shares with another process or the kernel. Its methods may be called by
-// any goroutine.
+// Handover holds what a stack shares with another process or the kernel. Its methods may be called
+// by any goroutine.
 type Handover struct {
 	env         *env.Env
 	stack       Local

@@ -40,7 +40,7 @@ type kernelShare struct {
 	changed chan struct{}      // of capacity 1: a client has begun one of them anew
 }
 
-// YieldToKernel is Stack.HandOverToKernel without the descriptors.
+// YieldToKernel does as Stack.HandOverToKernel, without the descriptors.
 func (m *Handover) YieldToKernel(ctx context.Context) error {
 	k := &kernelShare{m: m, flows: new(rdma.Flows), changed: make(chan struct{}, 1)}
 	leave, err := m.stack.Enter()
@@ -88,7 +88,7 @@ func (m *Handover) takeBack() {
 	m.stack.Link().Steer(nil)
 }
 
-// begunAnew is rdma.Steering's Send: the kernel gets what the client sends next.
+// begunAnew serves as rdma.Steering's Send: the kernel gets what the client sends next.
 func (k *kernelShare) begunAnew([]byte) bool {
 	env.Notify(k.changed)
 	return true

@@ -68,8 +68,8 @@ type state struct {
 	Host      bool           `json:"host"`    // as Config.Host
 }
 
-// messageConn is a connection between two processes in place of one of network unixpacket: each
-// Write is a message, which one Read returns whole.
+// messageConn connects two processes in place of a connection of network unixpacket: each Write
+// is a message, which one Read returns whole.
 type messageConn interface {
 	net.Conn
 	// TryWrite is Write if that need not wait, and reports whether it was. Several goroutines may

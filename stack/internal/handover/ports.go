@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is a port whose socket goes with the message.
+// Port names a port whose socket goes with the message.
 type Port struct {
 	UDP bool           `json:"udp"`
 	At  netip.AddrPort `json:"at"` // without a zone
@@ -20,7 +20,7 @@ type Port struct {
 // (SCM_MAX_FD in linux include/net/scm.h).
 const portsPerMessage = 200
 
-// Inherited are sockets of the process before that no port has yet.
+// Inherited holds the sockets of the process before that no port has yet.
 type Inherited struct {
 	mu  sync.Mutex
 	fds map[Port]int

@@ -104,7 +104,7 @@ func (m *Handover) Join(link *rdma.Endpoint, device *dv.Device) error {
 	return nil
 }
 
-// TakeOver is Stack.TakeOver.
+// TakeOver does what Stack.TakeOver says.
 func (m *Handover) TakeOver(ctx context.Context) error {
 	t := m.taking
 	if t == nil {
@@ -298,8 +298,8 @@ func (m *Handover) PartPredecessor() {
 	<-t.p.ended
 }
 
-// RuleState is where the rules of a newcomer's device are, which another device has from it once
-// the first is lost.
+// RuleState says where the rules of a newcomer's device are. Another device inherits it once the
+// first is lost.
 type RuleState uint8
 
 const (
