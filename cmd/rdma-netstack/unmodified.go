@@ -16,7 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/overlay"
 )
 
-// unmodifiedLong is what the help of build, run and test says at its end.
+// unmodifiedLong ends the help of build, run and test.
 const unmodifiedLong = `
 
 The program's sockets are the kernel's until its environment says otherwise:
@@ -175,7 +175,7 @@ func (f *programFlags) prepare(ctx context.Context, packages []string, test bool
 	return plan, nil
 }
 
-// judge prints warnings and refuses what Verdict does. binary is "" for all that packages have.
+// judge prints warnings of what is in the program binary and refuses what Verdict does.
 func (f *programFlags) judge(plan *overlay.Plan, binary string, out streams) error {
 	kinds, err := f.kinds()
 	if err != nil {
@@ -335,7 +335,8 @@ func (f *programFlags) test(ctx context.Context, words []string, out streams) er
 	if len(words) == 0 {
 		return usageError{errors.New("PACKAGE is missing: such as ./... for all")}
 	}
-	if _, err := f.kinds(); err != nil {
+	kinds, err := f.kinds()
+	if err != nil {
 		return err
 	}
 	plan, err := f.prepare(ctx, words, true, out)
@@ -346,9 +347,12 @@ func (f *programFlags) test(ctx context.Context, words []string, out streams) er
 	if f.scan || f.printOnly {
 		return f.look(plan, cmd, out)
 	}
-	f.allow = append(f.allow, string(overlay.SocketCalls), string(overlay.Pollers))
-	if err := f.judge(plan, "", out); err != nil {
+	findings, err := plan.Findings("")
+	if err != nil {
 		return err
+	}
+	for _, found := range overlay.NotAllowed(findings, kinds) {
+		fmt.Fprintln(out.stderr, "warning:", found)
 	}
 	return runGo(cmd, out)
 }

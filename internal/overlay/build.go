@@ -19,6 +19,9 @@ import (
 // Module names the module that programs are linked with.
 const Module = "github.com/rdma-netstack/rdma-netstack"
 
+// testSeamFile names the file that the overlay adds to the tests of a package.
+const testSeamFile = "zz_rdma_netstack_test.go"
+
 var (
 	//go:embed text/auto.go.txt
 	autoText []byte
@@ -277,7 +280,7 @@ func (s sourceModules) read(path string) error {
 // addOwnPackages adds the packages that connect package net with package unmodified.
 func (b *builder) addOwnPackages(files map[string][]byte) {
 	dir := filepath.Join(b.Source, "unmodified")
-	text := strings.Clone(string(autoText))
+	text := string(autoText)
 	if b.Sim {
 		text = strings.Replace(text, "\"syscall\"\n", "\"syscall\"\n\n\t\""+Module+
 			"/unmodified/sim\"", 1) + "\nvar openSim unmodified.OpenSim = sim.Open\n"
@@ -301,7 +304,7 @@ func (b *builder) injectImports(packages []listedPackage, files map[string][]byt
 			}
 			text := fmt.Sprintf("package %s_test\n\nimport _ %q\n", p.Name,
 				Module+"/unmodified/auto")
-			files[filepath.Join(p.Dir, "zz_rdma_netstack_test.go")] = []byte(text)
+			files[filepath.Join(p.Dir, testSeamFile)] = []byte(text)
 		}
 		return nil
 	}
@@ -414,7 +417,12 @@ func (b *builder) compareModules(ctx context.Context, plan *Plan, named []listed
 
 // Cmd returns the go command that does verb, "build" or "test", with args before the packages.
 func (p *Plan) Cmd(ctx context.Context, verb string, args ...string) *exec.Cmd {
-	return p.tool.Cmd(ctx, slices.Concat([]string{verb}, p.flags, args, p.Packages)...)
+	words := []string{verb}
+	if verb == "test" {
+		// The vet of go test would change to the directories of packages of the overlay alone.
+		words = append(words, "-vet=off")
+	}
+	return p.tool.Cmd(ctx, slices.Concat(words, p.flags, args, p.Packages)...)
 }
 
 // WhoseFault says, after a build that failed, whether go build fails as well.
@@ -446,16 +454,21 @@ func (p *Plan) Findings(binary string) ([]Finding, error) {
 	}), nil
 }
 
+// NotAllowed returns the findings of kinds that are not among the allowed ones.
+func NotAllowed(findings []Finding, allowed []Kind) []Finding {
+	return slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool {
+		return slices.Contains(allowed, f.Kind)
+	})
+}
+
 // Verdict says what a program is refused for, and the findings to warn of, without those of the
 // allowed kinds.
 func Verdict(findings []Finding, allowed []Kind) (warnings []Finding, err error) {
 	var refused []string
-	for _, f := range findings {
-		switch {
-		case slices.Contains(allowed, f.Kind):
-		case f.Kind.refused():
+	for _, f := range NotAllowed(findings, allowed) {
+		if f.Kind.refused() {
 			refused = append(refused, "\t"+f.String())
-		default:
+		} else {
 			warnings = append(warnings, f)
 		}
 	}
@@ -467,8 +480,8 @@ func Verdict(findings []Finding, allowed []Kind) (warnings []Finding, err error)
 	return warnings, err
 }
 
-// FindSource looks for the source of Module: version of it from the module cache, or for a version
-// that is none, in the directories at and above start.
+// FindSource returns the directory of Module's source: the first at or above start that is a
+// checkout, else a copy of version from the module cache.
 func FindSource(ctx context.Context, version, cache string, start ...string) (string, error) {
 	for _, dir := range start {
 		for ; dir != "" && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {

@@ -56,9 +56,9 @@ var (
 	pollerCalls  = []string{"EpollCreate", "EpollCreate1", "EpollCtl", "EpollWait", "IoUringSetup"}
 	messageCalls = []string{"Accept", "Accept4", "Recvfrom", "Recvmsg", "RecvmsgBuffers", "Sendmsg",
 		"SendmsgN", "SendmsgBuffers", "Read", "Write", "Readv", "Writev"}
-	// rawNumbers are numbers of system calls that make sockets.
+	// rawNumbers lists numbers of system calls that make sockets.
 	rawNumbers = []string{"SYS_SOCKET", "SYS_IO_URING_SETUP"}
-	// otherFamilies are those whose sockets are the kernel's anyway.
+	// otherFamilies lists those whose sockets are the kernel's anyway.
 	otherFamilies = []string{"AF_UNIX", "AF_LOCAL", "AF_NETLINK", "AF_VSOCK", "AF_PACKET", "AF_CAN",
 		"AF_ALG", "AF_BLUETOOTH", "AF_KEY", "AF_XDP", "AF_QIPCRTR", "AF_TIPC"}
 )
@@ -71,11 +71,11 @@ var known = regexp.MustCompile(`^(golang\.org/x/sys/|golang\.org/x/net/internal/
 
 // listedPackage decodes what "go list -json" prints of a package.
 type listedPackage struct {
-	ImportPath, Dir, Name          string
-	Standard                       bool
-	GoFiles, CgoFiles, TestGoFiles []string
-	Module                         *struct{ Path, Version string }
-	Error                          *struct{ Err string }
+	ImportPath, Dir, Name string
+	Standard              bool
+	GoFiles, CgoFiles     []string
+	Module                *struct{ Path, Version string }
+	Error                 *struct{ Err string }
 }
 
 func (p *listedPackage) moduleVersion() (path, version string) {
@@ -113,16 +113,21 @@ func scanPackages(packages []listedPackage) (all []Finding, err error) {
 			all = append(all, Finding{Kind: CGo, Package: p.ImportPath, Function: "*",
 				File: filepath.Join(p.Dir, p.CgoFiles[0]), Call: "C"})
 		}
+		p.ImportPath, _, _ = strings.Cut(p.ImportPath, " ") // "p [p.test]": p with its tests
 		s := packageScan{pkg: p}
 		for _, name := range slices.Concat(p.GoFiles, p.CgoFiles) {
-			if name == SeamFile {
-				continue
+			if name == SeamFile || name == testSeamFile || filepath.IsAbs(name) {
+				continue // our own, or the main function that go test has written
 			}
 			if err := s.scanFile(filepath.Join(p.Dir, name)); err != nil {
 				return nil, err
 			}
 		}
-		all = append(all, s.verdicts()...)
+		for _, f := range s.verdicts() {
+			if !slices.Contains(all, f) { // a package is listed again with its tests
+				all = append(all, f)
+			}
+		}
 	}
 	return all, nil
 }

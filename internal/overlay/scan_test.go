@@ -60,6 +60,25 @@ func TestScan(t *testing.T) {
 	}
 }
 
+// TestScanWithTests: go list names a package once more with its tests, for which the overlay has a
+// file that is not there, and a main function in the build cache. Each finding is reported once.
+func TestScanWithTests(t *testing.T) {
+	dir := t.TempDir()
+	writeTree(t, dir, map[string]string{"p.go": "package p\nimport \"syscall\"\n" +
+		"func f() { syscall.Socket(2, 1, 0) }"})
+	all, err := scanPackages([]listedPackage{
+		{ImportPath: "example.org/p", Dir: dir, GoFiles: []string{"p.go"}},
+		{ImportPath: "example.org/p [example.org/p.test]", Dir: dir, GoFiles: []string{"p.go"}},
+		{ImportPath: "example.org/p_test [example.org/p.test]", Dir: dir,
+			GoFiles: []string{testSeamFile}},
+		{ImportPath: "example.org/p.test", Dir: dir,
+			GoFiles: []string{filepath.Join(dir, "cache", "_testmain.go")}},
+	})
+	if err != nil || len(all) != 1 || all[0].Package != "example.org/p" {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
 // TestVerdict: sockets and pollers are refused unless they are allowed.
 func TestVerdict(t *testing.T) {
 	all := []Finding{{Kind: SocketCalls, File: "a.go:1"}, {Kind: Files, File: "b.go:2"}}
