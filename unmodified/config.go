@@ -143,7 +143,10 @@ func settings() []setting {
 		{"SIM_WIRE", "tap:NAME or packet:IFNAME", func(c *Config, v string) error {
 			c.Sim.Wire = v
 			kind, name, _ := strings.Cut(v, ":")
-			return errors.Join(oneOf(kind, "tap", "packet"), oneOf(fmt.Sprint(name != ""), "true"))
+			if name == "" {
+				return errors.New("the name is missing")
+			}
+			return oneOf(kind, "tap", "packet")
 		}},
 		{"FAULTS", "faults of the software ConnectX's wire, such as drop=2%",
 			func(c *Config, v string) error {

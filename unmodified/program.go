@@ -344,7 +344,7 @@ func (p *Program) serveAdmin(st *stack.Stack) error {
 	errorLog := slog.NewLogLogger(p.log.Handler(), slog.LevelWarn)
 	srv := &http.Server{Handler: handler, ReadHeaderTimeout: adminTime, ErrorLog: errorLog}
 	if l, err := running.Listen(running.Directories(os.Getenv)); err != nil {
-		p.log.Info("rdma-netstack: the commands ss, stats and health will not find this program",
+		p.log.Info("rdma-netstack: the commands status, ss and top will not find this program",
 			"reason", err)
 	} else {
 		go srv.Serve(l)

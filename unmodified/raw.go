@@ -51,8 +51,6 @@ func (p *dataPair) end(err error) {
 	p.ours = -1
 }
 
-var rawBuffers = sync.Pool{New: func() any { return new([joinedSize]byte) }}
-
 // RawRead implements syscall.RawConn: f reads the data that have come from a descriptor. What it
 // leaves says what the next Read returns. It waits while f returns false.
 func (c *tcpSocket) RawRead(f func(fd uintptr) bool) error {
@@ -88,8 +86,8 @@ func (c *tcpSocket) readOnce(f func(fd uintptr) bool) (done bool, err error) {
 	if err := c.openPair(); err != nil {
 		return false, err
 	}
-	buffer := rawBuffers.Get().(*[joinedSize]byte)
-	defer rawBuffers.Put(buffer)
+	buffer := buffers64K.Get().(*[joinedSize]byte)
+	defer buffers64K.Put(buffer)
 	if len(c.back) < len(buffer) {
 		n, err := c.c.TryRead(buffer[:len(buffer)-len(c.back)])
 		c.back = append(c.back, buffer[:n]...)
@@ -152,8 +150,8 @@ func (c *tcpSocket) writeOnce(f func(fd uintptr) bool) (done bool, wrote int, er
 		return f(uintptr(c.pair.theirs)), 0, nil
 	}
 	done = f(uintptr(c.pair.theirs))
-	buffer := rawBuffers.Get().(*[joinedSize]byte)
-	defer rawBuffers.Put(buffer)
+	buffer := buffers64K.Get().(*[joinedSize]byte)
+	defer buffers64K.Put(buffer)
 	for {
 		n, err := unix.Read(c.pair.ours, buffer[:])
 		if n <= 0 || err != nil {

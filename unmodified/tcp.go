@@ -31,7 +31,7 @@ type sharedListener struct {
 	pumping sync.Once
 }
 
-// tcpListenSocket is a listener of the program: the first, or one made of the File of another.
+// tcpListenSocket wraps a listener of the program: the first, or one made of the File of another.
 type tcpListenSocket struct {
 	noSocket
 	*standIn
@@ -316,12 +316,13 @@ const (
 	smallSize  = 8 << 10
 )
 
-var joinBuffers = sync.Pool{New: func() any { return new([joinedSize]byte) }}
+// buffers64K holds those of WriteBuffers, RawRead and RawWrite.
+var buffers64K = sync.Pool{New: func() any { return new([joinedSize]byte) }}
 
 // WriteBuffers sends buffers in order, and as one write the small ones among them.
 func (c *tcpSocket) WriteBuffers(buffers [][]byte) (n int64, err error) {
-	space := joinBuffers.Get().(*[joinedSize]byte)
-	defer joinBuffers.Put(space)
+	space := buffers64K.Get().(*[joinedSize]byte)
+	defer buffers64K.Put(space)
 	joined := space[:0]
 	write := func(b []byte) error {
 		if len(b) == 0 {

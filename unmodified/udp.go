@@ -44,7 +44,7 @@ func newSharedUDP(p *Program, c *stack.UDPConn) *sharedUDP {
 	return u
 }
 
-// udpSocketConn is a UDP socket of the program: the first, or one made of the File of another.
+// udpSocketConn wraps a UDP socket of the program: the first, or one made of the File of another.
 type udpSocketConn struct {
 	noSocket
 	*standIn

@@ -152,7 +152,7 @@ func (z *zone) nodeAt(name string) node {
 	return n
 }
 
-// parentName is name without its first label; the root has none.
+// parentName returns name without its first label; the root is its own parent.
 func parentName(name string) string {
 	off, end := dns.NextLabel(name, 0)
 	if end {

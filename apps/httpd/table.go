@@ -86,7 +86,7 @@ func (t *table) dropConn(c *conn) {
 	delete(t.open, c)
 }
 
-// onConnState is the http.Server's ConnState hook.
+// onConnState implements the ConnState hook of http.Server.
 func (t *table) onConnState(nc net.Conn, state http.ConnState) {
 	c := nc.(*conn)
 	t.mu.Lock()

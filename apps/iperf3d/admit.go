@@ -47,7 +47,7 @@ func (s *Server) admitConn(c net.Conn, k cookie) (t *session, mine bool) {
 	}
 }
 
-// tryAdmit is admitConn without waiting; it reports whether to wait.
+// tryAdmit does what admitConn does without waiting, and reports whether to wait.
 func (s *Server) tryAdmit(c net.Conn, k cookie) (t *session, mine, wait bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

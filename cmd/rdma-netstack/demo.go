@@ -145,7 +145,7 @@ type demoReport struct {
 	StatusPage string `json:"status_page,omitempty"`
 }
 
-// traffic is simnic.Traffic as it is printed: frames as they are on the wire, and their bytes
+// traffic prints a simnic.Traffic: it counts frames as they are on the wire, and their bytes
 // without FCS.
 type traffic struct {
 	RxPackets uint64 `json:"rx_packets"`
@@ -290,7 +290,7 @@ func (p *printer) finish() {
 	}
 }
 
-// failed is for a demo that ended early; it returns err for its one line on stderr.
+// failed reports that the demo ended early, and returns err for its one line on stderr.
 func (p *printer) failed(err error) error {
 	if p.report.Seconds == 0 { // the object is not printed yet
 		p.report.Error = err.Error()
@@ -323,7 +323,7 @@ func (p *printer) offer(w *world) {
 	fmt.Fprintln(p.text)
 }
 
-// commands are commands for another terminal that reach the demo.
+// commands returns commands for another terminal that reach the demo.
 func (w *world) commands() (all []string) {
 	enter := "nsenter --net="
 	if inUserNamespace() {

@@ -251,7 +251,7 @@ const burstSize = 64
 // quietTries says how often a burst is repeated to find a moment without such other traffic.
 const quietTries = 10
 
-// thirdMAC is a MAC that no party has.
+// thirdMAC belongs to no party.
 var thirdMAC = net.HardwareAddr{0x02, 0x00, 0x5e, 0x00, 0x53, 0x99}
 
 // strays returns how many extra frames the wire may produce by itself: none, unless it is

@@ -40,7 +40,7 @@ func opt(name, value string, to any, help string, words ...func() []string) opti
 	return o
 }
 
-// flagGroup is the annotation of a flag by which the help sorts it under a title.
+// flagGroup names the annotation of a flag by which the help sorts it under a title.
 const flagGroup = "group"
 
 // addFlags gives cmd flags, which its help lists under a title.
@@ -128,7 +128,7 @@ func completeWords(words func() []string) cobra.CompletionFunc {
 	}
 }
 
-// namedValue is a flag's value with another name in the help than that of its type.
+// namedValue gives a flag's value another name in the help than that of its type.
 type namedValue struct {
 	pflag.Value
 	name string
@@ -143,7 +143,7 @@ func (v namedValue) Replace([]string) error { return errors.ErrUnsupported }
 
 func (v namedValue) GetSlice() []string { return nil }
 
-// helpWidth is the number of columns of the help.
+// helpWidth counts the columns of the help.
 const helpWidth = 100
 
 // printHelp prints the help of a command: its usage, what it does, then its commands or flags.

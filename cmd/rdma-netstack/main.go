@@ -80,7 +80,7 @@ func report(cmd *cobra.Command, err error, stdout *output, stderr io.Writer) int
 	return exitFailed
 }
 
-// streams are where a command prints, results and errors, and how it was called.
+// streams holds where a command prints results and errors, and how it was called.
 type streams struct {
 	stdout *output
 	stderr io.Writer

@@ -54,7 +54,7 @@ func (s *simFlags) addTo(cmd *cobra.Command, title string) {
 			"drop=1%,reorder=5%,dup=1%,delay=2ms"))
 }
 
-// wireWords are what a wire may begin with.
+// wireWords lists what a wire may begin with.
 var wireWords = oneOf("tap:", "packet:", "none")
 
 // simFlagNames are those that need --device sim.

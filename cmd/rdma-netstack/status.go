@@ -39,7 +39,7 @@ func statusSections(out streams) []*cobra.Command {
 		statsCommand(out), netstatCommand(out)}
 }
 
-// lookFlags are those of the commands that look at a running server.
+// lookFlags holds those of the commands that look at a running server.
 type lookFlags struct {
 	pid  int
 	json bool
@@ -103,7 +103,7 @@ func (f *lookFlags) servers(ctx context.Context) ([]running.Server, error) {
 	return all, err
 }
 
-// overview is what status prints without a section.
+// overview holds what status prints without a section.
 type overview struct {
 	Info   admin.Info       `json:"info"`
 	Health []admin.Reporter `json:"health"`
@@ -411,7 +411,7 @@ queue 0), the link and netstack, as ethtool -S and nstat do.`,
 	return cmd
 }
 
-// statsFlags are those of stats.
+// statsFlags holds those of stats.
 type statsFlags struct {
 	lookFlags
 	interval time.Duration
@@ -482,7 +482,7 @@ type sentence struct {
 	always   bool // also with 0
 }
 
-// protocol is the sentences under one title.
+// protocol lists the sentences under one title.
 type protocol struct {
 	title string
 	lines []sentence

@@ -38,7 +38,7 @@ in place, until Ctrl-C; else one is printed after the other.
 	return cmd
 }
 
-// topFlags are those of top.
+// topFlags holds those of top.
 type topFlags struct {
 	lookFlags
 	interval time.Duration

@@ -108,7 +108,7 @@ func (s *session) openLoop() error {
 	return nil
 }
 
-// wordsText is bytes in groups of four, as the card reads them.
+// wordsText prints bytes in groups of four, as the card reads them.
 func wordsText(b []byte) string {
 	groups := make([]string, 0, len(b)/4)
 	for ; len(b) >= 4; b = b[4:] {
