@@ -143,10 +143,7 @@ func settings() []setting {
 		{"SIM_WIRE", "tap:NAME or packet:IFNAME", func(c *Config, v string) error {
 			c.Sim.Wire = v
 			kind, name, _ := strings.Cut(v, ":")
-			if name == "" {
-				return errors.New("the name is missing")
-			}
-			return oneOf(kind, "tap", "packet")
+			return errors.Join(oneOf(kind, "tap", "packet"), oneOf(fmt.Sprint(name != ""), "true"))
 		}},
 		{"FAULTS", "faults of the software ConnectX's wire, such as drop=2%",
 			func(c *Config, v string) error {
@@ -256,11 +253,9 @@ func (c *Config) check() error {
 		return fmt.Errorf("%sADDRESS=host: the software ConnectX has no addresses of a host: "+
 			"give it one of its own", Prefix)
 	}
-	if s.NIC.Device == SimDevice {
-		s.Name = simName
-		return s.Validate()
+	if s.Name = simName; s.NIC.Device != SimDevice {
+		s.Name = netdevName(s.NIC.Device)
 	}
-	s.Name = netdevName(s.NIC.Device)
 	return s.Validate()
 }
 

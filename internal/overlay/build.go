@@ -417,12 +417,7 @@ func (b *builder) compareModules(ctx context.Context, plan *Plan, named []listed
 
 // Cmd returns the go command that does verb, "build" or "test", with args before the packages.
 func (p *Plan) Cmd(ctx context.Context, verb string, args ...string) *exec.Cmd {
-	words := []string{verb}
-	if verb == "test" {
-		// The vet of go test would change to the directories of packages of the overlay alone.
-		words = append(words, "-vet=off")
-	}
-	return p.tool.Cmd(ctx, slices.Concat(words, p.flags, args, p.Packages)...)
+	return p.tool.Cmd(ctx, slices.Concat([]string{verb}, p.flags, args, p.Packages)...)
 }
 
 // WhoseFault says, after a build that failed, whether go build fails as well.
@@ -454,21 +449,16 @@ func (p *Plan) Findings(binary string) ([]Finding, error) {
 	}), nil
 }
 
-// NotAllowed returns the findings of kinds that are not among the allowed ones.
-func NotAllowed(findings []Finding, allowed []Kind) []Finding {
-	return slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool {
-		return slices.Contains(allowed, f.Kind)
-	})
-}
-
 // Verdict says what a program is refused for, and the findings to warn of, without those of the
 // allowed kinds.
 func Verdict(findings []Finding, allowed []Kind) (warnings []Finding, err error) {
 	var refused []string
-	for _, f := range NotAllowed(findings, allowed) {
-		if f.Kind.refused() {
+	for _, f := range findings {
+		switch {
+		case slices.Contains(allowed, f.Kind):
+		case f.Kind.refused():
 			refused = append(refused, "\t"+f.String())
-		} else {
+		default:
 			warnings = append(warnings, f)
 		}
 	}

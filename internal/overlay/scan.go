@@ -123,13 +123,9 @@ func scanPackages(packages []listedPackage) (all []Finding, err error) {
 				return nil, err
 			}
 		}
-		for _, f := range s.verdicts() {
-			if !slices.Contains(all, f) { // a package is listed again with its tests
-				all = append(all, f)
-			}
-		}
+		all = append(all, s.verdicts()...)
 	}
-	return all, nil
+	return slices.Compact(all), nil // a package is listed again with its tests
 }
 
 // packageScan collects the findings in one package.

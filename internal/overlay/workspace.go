@@ -64,20 +64,11 @@ type modFile struct {
 // readWorkspace reads the workspace of the program, or makes one of its module.
 func readWorkspace(ctx context.Context, g *goTool, e goEnv) (*workspace, error) {
 	w := &workspace{goVersion: releaseOf(e.GOVERSION)}
+	verb, file := "work", e.GOWORK
 	if e.GOWORK == "" || e.GOWORK == "off" {
-		w.use = []string{filepath.Dir(e.GOMOD)}
-		out, err := g.output(ctx, "mod", "edit", "-json", e.GOMOD)
-		if err != nil {
-			return nil, err
-		}
-		var m modFile
-		if err := json.Unmarshal([]byte(out), &m); err != nil {
-			return nil, err
-		}
-		w.debugDefaults(m)
-		return w, nil
+		verb, file, w.use = "mod", e.GOMOD, []string{filepath.Dir(e.GOMOD)}
 	}
-	out, err := g.output(ctx, "work", "edit", "-json", e.GOWORK)
+	out, err := g.output(ctx, verb, "edit", "-json", file)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +76,9 @@ func readWorkspace(ctx context.Context, g *goTool, e goEnv) (*workspace, error) 
 	if err := json.Unmarshal([]byte(out), &m); err != nil {
 		return nil, err
 	}
-	w.debugDefaults(m)
+	if w.debugDefaults(m); verb == "mod" {
+		return w, nil
+	}
 	absolute := func(path string) string {
 		if filepath.IsAbs(path) {
 			return path
