@@ -297,8 +297,7 @@ type slowStarts struct {
 
 	mu     sync.Mutex // guards what follows; held during a sweep
 	all    map[*tcp.Endpoint]*slowStart
-	timer  clock.Timer // nil: not needed yet
-	armed  bool
+	timer  clock.Timer // set while there is something in all; nil: not needed yet
 	closed bool
 }
 
@@ -308,6 +307,7 @@ type slowStart struct {
 	times int
 	vain  int    // of these, after which the window was not larger by a quarter
 	ended uint32 // the window at which slow start ended last; 0: not yet
+	over  bool   // lookAt has said so
 	quiet bool   // it has not had more to write than its window since the sweep before
 }
 
@@ -329,35 +329,32 @@ func (o *slowStarts) noteFull(ep tcpip.Endpoint) {
 	if o.all == nil {
 		o.all = make(map[*tcp.Endpoint]*slowStart)
 	}
-	o.all[c] = new(slowStart)
 	switch {
-	case o.armed:
 	case o.timer == nil:
 		o.timer = o.clock.AfterFunc(slowStartSweep, o.lookAtAll)
-	default:
+	case len(o.all) == 0:
 		o.timer.Reset(slowStartSweep)
 	}
-	o.armed = true
+	o.all[c] = new(slowStart)
 }
 
 // lookAtAll looks at all connections, and forgets those that write no more.
 func (o *slowStarts) lookAtAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.armed = false
 	for c, x := range o.all {
-		if x.quiet || !x.lookAt(c) {
+		if x.quiet {
 			delete(o.all, c)
 		}
+		x.over = x.over || !x.lookAt(c) // noteFull would begin anew what is deleted
 		x.quiet = true
 	}
 	if len(o.all) > 0 && !o.closed {
 		o.timer.Reset(slowStartSweep)
-		o.armed = true
 	}
 }
 
-// lookAt begins slow start again where that is due; false: it is never due any more.
+// lookAt begins slow start again where that is due; false: it is not due again.
 func (x *slowStart) lookAt(c *tcp.Endpoint) bool {
 	var info tcpip.TCPInfoOption
 	if c.GetSockOpt(&info) != nil || tcp.EndpointState(c.State()) != tcp.StateEstablished {

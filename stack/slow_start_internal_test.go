@@ -5,6 +5,12 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // TestSlowStartDue: slow start begins again where it has ended and the round trip is short.
@@ -30,5 +36,29 @@ func TestSlowStartDue(t *testing.T) {
 	}
 	if (&slowStart{least: ms}).endedForNothing(ended(ms, tcpip.Open, 30, 40)) {
 		t.Error("within a rack")
+	}
+}
+
+// TestSlowStartOver: a connection of which lookAt says false is not begun anew by its next write.
+func TestSlowStartOver(t *testing.T) {
+	g := gstack.New(gstack.Options{
+		NetworkProtocols:   []gstack.NetworkProtocolFactory{ipv4.NewProtocol},
+		TransportProtocols: []gstack.TransportProtocolFactory{tcp.NewProtocol}})
+	defer g.Destroy()
+	var wq waiter.Queue
+	ep, terr := g.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &wq)
+	if terr != nil {
+		t.Fatal(terr)
+	}
+	o := slowStarts{clock: clock.Clock{}}
+	defer o.close()
+	o.noteFull(ep)
+	c := ep.(*tcp.Endpoint)
+	first := o.all[c]
+	first.times = maxSlowStarts
+	o.lookAtAll() // not established: never due
+	o.noteFull(ep)
+	if o.all[c] != first {
+		t.Errorf("begun anew, times %d", o.all[c].times)
 	}
 }
