@@ -99,13 +99,6 @@ func address(n, host byte) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, n, 0, host}), 24)
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // cubic opens connections of a Linux host with that congestion control, whatever the machine's
 // default is.
 type cubic struct{ *lab.Net }

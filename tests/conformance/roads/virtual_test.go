@@ -21,6 +21,13 @@ func oneProcessor(t *testing.T) {
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // number returns that of an environment variable, or else usual.
 func number(name string, usual int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
