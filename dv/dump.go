@@ -184,17 +184,10 @@ func (q *TxQueue) takeDump(why error) Dump {
 		wqes: copyRing(q.ring, mlx5.BB, q.cc, pc), cqes: q.cq.copyAround()}
 }
 
-// tellDump tells Config.Dumped why the queue is in error, and what it has.
-func (q *RxQueue) tellDump(cause string) {
-	if q.dumped != nil && q.recovery.dumpDue() {
-		q.dumped(q.takeDump(errors.New(cause)))
-	}
-}
-
-// tellDump tells Config.Dumped why the queue is in error, and what it has.
-func (q *TxQueue) tellDump(cause string) {
-	if q.dumped != nil && q.recovery.dumpDue() {
-		q.dumped(q.takeDump(errors.New(cause)))
+// tellDump tells Config.Dumped why a queue is in error, and what it has.
+func (r *recovery) tellDump(cause string, dumped func(Dump), take func(error) Dump) {
+	if dumped != nil && r.dumpDue() {
+		dumped(take(errors.New(cause)))
 	}
 }
 

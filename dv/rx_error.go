@@ -54,7 +54,7 @@ func (q *RxQueue) dropOne(l perFrameFormat) {
 // resetOrDefer resets the queue, or has handleSignals do so if there were many resets in a row.
 // Nothing of what is in the completion ring is looked at any more.
 func (q *RxQueue) resetOrDefer(cause string) {
-	q.tellDump(cause)
+	q.recovery.tellDump(cause, q.dumped, q.takeDump)
 	if q.recovery.pauseBeforeReset() == 0 {
 		q.resetRing(cause)
 		return
@@ -115,7 +115,7 @@ func (q *RxQueue) resetRing(cause string) {
 	q.count.resets.n++
 	defer q.count.showFaults()
 	hope := q.recovery.countReset(cause)
-	q.tellDump(cause)
+	q.recovery.tellDump(cause, q.dumped, q.takeDump)
 	q.logResets()
 	if q.recovery.owesLogLine() {
 		q.wakeAfter(wakeToReport, resetLogPause)

@@ -117,7 +117,7 @@ func (q *TxQueue) countReset() {
 	q.count.resets.n++
 	q.count.lost.n += q.count.packets.n - q.done
 	q.count.showFaults()
-	q.tellDump(q.recovery.cause)
+	q.recovery.tellDump(q.recovery.cause, q.dumped, q.takeDump)
 	q.logResets()
 }
 

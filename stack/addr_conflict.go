@@ -441,6 +441,14 @@ func (s *addressManager) announceTwice() {
 	s.announcer.Reset(announceAgain)
 }
 
+// announceLater tells the neighbours once more after a while: a send queue was replaced, and what
+// it held is lost. Others repeat what they send, but a server that nobody finds sends nothing.
+func (s *addressManager) announceLater() {
+	if !s.cfg.NoAnnounce {
+		s.announcer.Reset(announceAgain)
+	}
+}
+
 // announceAll does what [Stack.Announce] says.
 func (s *addressManager) announceAll() {
 	if s.stack.life.closed.Load() {

@@ -262,9 +262,9 @@ var (
 	ErrNoRecovery = errors.New("nothing to recover")
 )
 
-// keepDump keeps what the rings of a queue held when it, or its device, went into error.
-func (h *health) keepDump(d dv.Dump) {
-	i := reportRx
+// keepDump keeps a dump of a queue in error, or of a device's, and returns its reporter's number.
+func (h *health) keepDump(d dv.Dump) (i int) {
+	i = reportRx
 	switch {
 	case errors.Is(d.Err, dv.ErrFailed):
 		i = reportDevice
@@ -278,13 +278,17 @@ func (h *health) keepDump(d dv.Dump) {
 		kept = kept[1:]
 	}
 	h.dumps[i] = append(slices.Clip(kept), d)
+	return i
 }
 
-// dumped has dumps of cfg's device kept, too.
-func (h *health) dumped(cfg dv.Config) dv.Config {
+// dumped adds to cfg that dumps are kept, and that lost is called when a send queue is replaced,
+// with the queue's lock held.
+func (h *health) dumped(cfg dv.Config, lost func()) dv.Config {
 	other := cfg.Dumped
 	cfg.Dumped = func(d dv.Dump) {
-		h.keepDump(d)
+		if h.keepDump(d) == reportTx {
+			lost()
+		}
 		if other != nil {
 			other(d)
 		}

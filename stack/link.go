@@ -74,8 +74,9 @@ func (s *Stack) uplinkConfig(nic dv.Config) uplink.Config {
 		s.log.Warn("flows stay on the receive queues that they are on: the device refuses another "+
 			"table, and is asked again after 1 s to 1 min", "interface", s.name, "error", err)
 	}
-	return uplink.Config{NIC: s.health.dumped(nic), Backend: s.cfg.Backend,
-		Fallback: s.cfg.Fallback, MaxOutage: s.cfg.MaxOutage, GracePeriod: s.cfg.GracePeriod,
+	return uplink.Config{NIC: s.health.dumped(nic, s.addrs.announceLater),
+		Backend: s.cfg.Backend, Fallback: s.cfg.Fallback,
+		MaxOutage: s.cfg.MaxOutage, GracePeriod: s.cfg.GracePeriod,
 		OpenInterface: s.cfg.OpenInterface, Options: o, Ended: s.life.ctx,
 		HardwareAddr: s.HardwareAddr, UseDevice: s.handover.UseDevice, Changed: s.backendChanged,
 		Logger: s.log, Clock: s.clock, Bond: s.cfg.bond}
@@ -131,8 +132,8 @@ func (s *Stack) linkIsUp() {
 
 // Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
 // (RFC 5227 section 2.3) and unsolicited neighbour advertisements (RFC 4861 section 7.2.6). It is
-// done at start and when the device's link has come up again; call it when an address has moved
-// here from another host.
+// done at start, when the device's link has come up again, and when a send queue was replaced; call
+// it when an address has moved here from another host.
 func (s *Stack) Announce() { s.addrs.announceAll() }
 
 // backendChanged acts on what has become of the device.

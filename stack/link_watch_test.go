@@ -12,6 +12,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
@@ -57,7 +58,7 @@ func onWire(t *testing.T, cfg stack.Config, other func(far wire.Wire)) (*stack.S
 	*simnic.NIC, *overheard) {
 	t.Helper()
 	netpair.CheckLeaks(t)
-	n := card(t, "sim_a", 1)
+	n := cardWith(t, simnic.Config{Name: "sim_a", Seed: 1, Clock: cfg.Clock})
 	near, far := wire.Pair()
 	wire := &overheard{Wire: near}
 	must(t, n.ConnectWire(wire))
@@ -130,6 +131,34 @@ func TestLinkComesBack(t *testing.T) {
 		if len(f) > 54 && f[12] == 0x86 && f[20] == 58 && sum16(icmpWithPseudo(f)) != 0xffff {
 			t.Errorf("bad checksum: % x", f)
 		}
+	}
+}
+
+// TestAnnouncedAgain: announcements that a send queue held when it was replaced, as its doorbells
+// got lost, are repeated: what a switch has learned from another port is forgotten, although the
+// server has nothing to send.
+func TestAnnouncedAgain(t *testing.T) {
+	for name, silent := range map[string]bool{"announced": false, "not announced": true} {
+		t.Run(name, func(t *testing.T) {
+			virtual := clocktest.New()
+			s, n, w := onWire(t, stack.Config{Clock: virtual.Clock(), NoAnnounce: silent,
+				Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}},
+				func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) })
+			virtual.Advance(time.Minute)
+			w.forget()
+			lost := n.Inject(simnic.QueueFault{Kind: simnic.FaultLoseDoorbell})
+			s.Announce()
+			virtual.Advance(10 * time.Second)
+			lost.Remove()
+			head := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+			if w.heard(head, nil) {
+				t.Error("an announcement was sent without a doorbell")
+			}
+			virtual.Advance(10 * time.Second)
+			if got := w.heard(head, nil); got == silent {
+				t.Errorf("announced again: %v", got)
+			}
+		})
 	}
 }
 

@@ -62,14 +62,11 @@ const (
 	VendorRxTooSmall    = 0xd3 // receive WQE size
 	VendorGatherPCIe    = 0x51
 	VendorGatherPD      = 0x52 // payload read, protection domain violation
-	VendorGatherAccess  = 0x53
 	VendorGatherLength  = 0x54 // payload read, outside the region
 	VendorWQEFormat     = 0x68
 	VendorMsgTooLong    = 0x69
 	VendorDSTooSmall    = 0x6e
 	VendorInlineTooLong = 0x6f
-	VendorInlineScatter = 0x70
 	VendorOpcode        = 0x71
-	VendorScatterShort  = 0xd7
 	VendorFlushed       = 0xf9
 )

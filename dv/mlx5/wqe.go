@@ -116,7 +116,6 @@ const (
 	CEOnError      = 0x00 // completion only if this WQE fails
 	CEOnFirstError = 0x04 // completion only if it is the queue's first failure
 	CEAlways       = 0x08
-	CEEvent        = 0x0c // completion and event
 	SESolicited    = 0x02
 )
 
@@ -158,10 +157,8 @@ func InlineDS(n int) int { return (InlineHeaderSize + n + DSSize - 1) / DSSize }
 // Checksums the device fills in (Eth.CsumFlags). What the frame carries in
 // their place is ignored.
 const (
-	CsumInnerL3 = 0x10
-	CsumInnerL4 = 0x20
-	CsumL3      = 0x40 // IPv4 header
-	CsumL4      = 0x80 // TCP or UDP
+	CsumL3 = 0x40 // IPv4 header
+	CsumL4 = 0x80 // TCP or UDP
 )
 
 // Parser hints for tunnels (Eth.SWPFlags).
@@ -174,7 +171,6 @@ const (
 
 // Tags the device inserts behind the MAC addresses (Eth.Insert).
 const (
-	InsertNone = 0x0000
 	InsertCTag = 0x8000 // 0x8100
 	InsertSTag = 0x8001 // 0x88a8
 )
