@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
@@ -19,8 +20,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrlock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
@@ -36,7 +37,7 @@ func ParseAddress(s string) (netip.Prefix, error) {
 		return netip.Prefix{},
 			fmt.Errorf("address %q is not of the form 192.0.2.10/24 or 2001:db8::10/64", s)
 	}
-	return p, checkAddress(p)
+	return p, env.CheckAddress(p)
 }
 
 // withoutLength says what is missing from an address.
@@ -51,43 +52,6 @@ func withoutLength(a netip.Addr) error {
 
 // lacksLength says whether p is an address without its prefix length.
 func lacksLength(p netip.Prefix) bool { return p.Addr().IsValid() && p.Bits() < 0 }
-
-// checkAddress refuses what cannot be the address of a host on an Ethernet.
-func checkAddress(p netip.Prefix) error {
-	a := p.Addr()
-	switch {
-	case !a.IsValid():
-		return errors.New("an address is empty; give one such as 192.0.2.10/24 or 2001:db8::10/64")
-	case a.Is4In6():
-		return fmt.Errorf("address %s is an IPv4 address in IPv6 form; write it as %s", a,
-			a.Unmap())
-	case a.IsUnspecified(), a.IsMulticast():
-		return fmt.Errorf("address %s cannot belong to one host; "+
-			"give this host's own unicast address", a)
-	case a.IsLoopback():
-		return fmt.Errorf("address %s is loopback, which every stack has already; "+
-			"give an address of the link's subnet", a)
-	case hasEnds(p) && a == p.Masked().Addr():
-		return fmt.Errorf("address %s is the subnet itself; "+
-			"give a host address inside it, for example %s/%d", p, a.Next(), p.Bits())
-	case hasEnds(p) && a == lastAddr(p):
-		return fmt.Errorf("address %s is the subnet's broadcast address; "+
-			"give a host address inside the subnet", p)
-	}
-	return nil
-}
-
-// hasEnds says whether the first and last address of p's subnet are not hosts.
-func hasEnds(p netip.Prefix) bool { return p.Addr().Is4() && p.Bits() >= 0 && p.Bits() < 31 }
-
-// lastAddr returns the highest address of an IPv4 subnet.
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().As4()
-	for i := p.Bits(); i < 32; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	return netip.AddrFrom4(b)
-}
 
 func toAddress(a netip.Addr) tcpip.Address { return env.ToAddress(a) }
 
@@ -111,11 +75,10 @@ func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 // addressManager owns what a stack is known by on its link: addresses, groups, routes and
 // resolvers, which are given, asked for or advertised.
 type addressManager struct {
-	stack  *Stack
-	env    *env.Env
-	cfg    *Config
-	random random.Source
-	locks  addrlock.Locks
+	stack *Stack
+	env   *env.Env
+	cfg   *Config
+	locks addrlock.Locks
 
 	autoconf autoconf  // routes and resolvers from the network
 	raEvents *raEvents // what routers advertise, and results of neighbour discovery
@@ -129,9 +92,7 @@ type addressManager struct {
 	changing          sync.Mutex           // held while a change of addresses is made known
 	setLocalAddresses func([]netip.Prefix) // opens the link's fast path; nil: it has none
 	announcer         clock.Timer          // repeats the announcement once
-
-	linkUp linkUpWaiters
-	dhcp   struct{ sent, refused atomic.Uint64 } // as in Stats
+	dhcp              *dhcp.Clients
 }
 
 // defaultAddressTimeout gives the default of Config.AddressTimeout.
@@ -161,12 +122,12 @@ func (s *addressManager) ask(ctx context.Context) error {
 		return s.auto(ctx)
 	}
 	if s.cfg.DHCPv4 {
-		if err := s.acquireLease(ctx, newDHCP4); err != nil {
+		if err := s.dhcp.AcquireV4(ctx); err != nil {
 			return err
 		}
 	}
 	if s.cfg.DHCPv6 {
-		if err := s.acquireLease(ctx, newDHCP6); err != nil {
+		if err := s.dhcp.AcquireV6(ctx); err != nil {
 			return err
 		}
 	}
@@ -178,6 +139,23 @@ func (s *addressManager) ask(ctx context.Context) error {
 
 // dynamic says whether c asks the network for addresses.
 func (c Config) dynamic() bool { return c.Auto || c.DHCPv4 || c.DHCPv6 || c.SLAAC }
+
+// HardwareAddr implements dhcp.Host.
+func (s *addressManager) HardwareAddr() net.HardwareAddr { return s.stack.HardwareAddr() }
+
+// Listen implements dhcp.Host.
+func (s *addressManager) Listen(network string, port int) (net.PacketConn, error) {
+	return s.stack.ListenUDP(network, &net.UDPAddr{Port: port})
+}
+
+// Broadcast implements dhcp.Host. A socket can not, as long as there is no address to send from.
+func (s *addressManager) Broadcast(packet []byte) error {
+	return asError("broadcast", s.env.Net.WritePacketToRemote(nicID,
+		header.EthernetBroadcastAddress, ipv4Protocol, buffer.MakeWithData(packet)))
+}
+
+// UseMTU implements dhcp.Host.
+func (s *addressManager) UseMTU(mtu uint16) { s.stack.mtu.useLeased(mtu) }
 
 // unanswered is why there is no address, with what helps.
 func (s *addressManager) unanswered() error {
@@ -196,7 +174,7 @@ func (s *addressManager) unanswered() error {
 // servers when a router says so. It returns when there is an address of each IP version, or of one
 // and otherVersion has passed. Later answers are taken into use when they come.
 func (s *addressManager) auto(ctx context.Context) error {
-	s.acquireLeaseLater(newDHCP4)
+	s.acquireLater(s.dhcp.AcquireV4)
 	tick := s.env.Clock.NewTimer(routerPoll)
 	defer tick.Stop()
 	var first time.Time // when there was an address of one version
@@ -215,16 +193,16 @@ func (s *addressManager) auto(ctx context.Context) error {
 			if v4 || v6 {
 				return nil
 			}
-			return fmt.Errorf("%w, and no router a prefix, on %s: %w", ErrNoLease,
+			return fmt.Errorf("%w, and no router a prefix, on %s: %w", dhcp.ErrNoLease,
 				s.env.Name, context.Cause(ctx))
 		}
 	}
 }
 
-// acquireLeaseLater is acquireLease in the background.
-func (s *addressManager) acquireLeaseLater(open func(*addressManager) (dhcpClient, error)) {
+// acquireLater asks for an address in the background.
+func (s *addressManager) acquireLater(acquire func(context.Context) error) {
 	s.env.Go(func() {
-		if err := s.acquireLease(s.env.Ctx, open); err != nil && s.env.Ctx.Err() == nil {
+		if err := acquire(s.env.Ctx); err != nil && s.env.Ctx.Err() == nil {
 			s.env.Log.Warn("ask for an address", "interface", s.env.Name, "error", err)
 		}
 	})
@@ -243,7 +221,7 @@ func (s *addressManager) static(p netip.Prefix) bool {
 // provided says of which IP versions there is an address, given by cfg or by the network, with its
 // routes.
 func (s *addressManager) provided() (v4, v6 bool) {
-	v4, ra := s.autoconf.hasRoutes(fromDHCPv4), s.autoconf.hasRoutes(fromRA)
+	v4, ra := len(s.autoconf.routesOf(env.FromDHCPv4)) > 0, len(s.autoconf.routesOf(env.FromRA)) > 0
 	for _, p := range s.stack.Addrs() {
 		v4 = v4 || p.Addr().Is4() && s.static(p)
 		v6 = v6 || p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast() && (ra || s.static(p))
@@ -268,7 +246,8 @@ func (s *addressManager) awaitRouter(ctx context.Context) error {
 // routed says whether a router's routes are in use, and an address of its prefix unless it leaves
 // that to DHCPv6.
 func (s *addressManager) routed() bool {
-	if !s.autoconf.hasRouter(fromRA) {
+	if !slices.ContainsFunc(s.autoconf.routesOf(env.FromRA),
+		func(r env.Route) bool { return r.Gateway.IsValid() }) {
 		return false
 	}
 	if s.raEvents.config() == ipv6.DHCPv6ManagedAddress {
@@ -286,18 +265,8 @@ const routerWait, routerPoll = 5 * time.Second, 20 * time.Millisecond
 // within 0.5 s, and detecting duplicates takes as long as Config says.
 const otherVersion = 2 * time.Second
 
-// autoconfSource is where routes and resolvers come from.
-type autoconfSource string
-
-const (
-	fromDHCPv4 autoconfSource = "DHCPv4"
-	fromDHCPv6 autoconfSource = "DHCPv6"
-	fromRA     autoconfSource = "router advertisement"
-	fromLinux  autoconfSource = "the port's netdev"
-)
-
 // sourcePrecedence lists the sources by the precedence of their routes and resolvers.
-var sourcePrecedence = []autoconfSource{fromDHCPv4, fromDHCPv6, fromRA, fromLinux}
+var sourcePrecedence = []env.Source{env.FromDHCPv4, env.FromDHCPv6, env.FromRA, env.FromLinux}
 
 // autoconf holds what the network has configured while the stack runs, by source. Config has
 // precedence over it.
@@ -306,16 +275,16 @@ type autoconf struct {
 	logLimit rateLimit  // limits the lines logged about changes; guarded by applying
 
 	mu     sync.Mutex
-	routes map[autoconfSource][]Route
-	dns    map[autoconfSource][]netip.Addr
+	routes map[env.Source][]env.Route
+	dns    map[env.Source][]netip.Addr
 }
 
 // set replaces what one source has told, and reports whether that is a change.
-func (l *autoconf) set(from autoconfSource, routes []Route, dns []netip.Addr) bool {
+func (l *autoconf) set(from env.Source, routes []env.Route, dns []netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.routes == nil {
-		l.routes, l.dns = map[autoconfSource][]Route{}, map[autoconfSource][]netip.Addr{}
+		l.routes, l.dns = map[env.Source][]env.Route{}, map[env.Source][]netip.Addr{}
 	}
 	if slices.Equal(l.routes[from], routes) && slices.Equal(l.dns[from], dns) {
 		return false
@@ -324,47 +293,37 @@ func (l *autoconf) set(from autoconfSource, routes []Route, dns []netip.Addr) bo
 	return true
 }
 
-// hasRoutes says whether routes of a source are in use.
-func (l *autoconf) hasRoutes(from autoconfSource) bool {
+// routesOf returns the routes of a source. A change of them is in force by then.
+func (l *autoconf) routesOf(from env.Source) []env.Route {
 	l.applying.Lock()
 	defer l.applying.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.routes[from]) > 0
+	return l.routes[from]
 }
 
-// hasRouter says whether a route of a source that has a router is in use.
-func (l *autoconf) hasRouter(from autoconfSource) bool {
-	l.applying.Lock()
-	defer l.applying.Unlock()
+func (l *autoconf) allRoutes() []env.Route {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.routes[from], func(r Route) bool { return r.Gateway.IsValid() })
-}
-
-func (l *autoconf) allRoutes() []Route {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []Route
-	for _, from := range sourcePrecedence {
-		all = append(all, l.routes[from]...)
-	}
-	return all
+	return inOrder(l.routes)
 }
 
 func (l *autoconf) servers() []netip.Addr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var all []netip.Addr
+	return inOrder(l.dns)
+}
+
+// inOrder lists what all sources have given, by their precedence.
+func inOrder[T any](given map[env.Source][]T) (all []T) {
 	for _, from := range sourcePrecedence {
-		all = append(all, l.dns[from]...)
+		all = append(all, given[from]...)
 	}
 	return all
 }
 
-// applyAutoconf takes routes and resolvers of a source into use, in place of its earlier ones.
-func (s *addressManager) applyAutoconf(from autoconfSource, routes []Route,
-	dns []netip.Addr) error {
+// Configure takes routes and resolvers of a source into use, in place of its earlier ones.
+func (s *addressManager) Configure(from env.Source, routes []env.Route, dns []netip.Addr) error {
 	s.autoconf.applying.Lock()
 	defer s.autoconf.applying.Unlock()
 	if !s.autoconf.set(from, routes, dns) {
@@ -384,8 +343,9 @@ func (s *addressManager) applyAutoconf(from autoconfSource, routes []Route,
 	return nil
 }
 
-// useAddress takes an address that the network gave us into use, after duplicate detection.
-func (s *addressManager) useAddress(ctx context.Context, p netip.Prefix) error {
+// UseAddress implements dhcp.Host: it takes an address that the network gave us into use, after
+// duplicate detection.
+func (s *addressManager) UseAddress(ctx context.Context, p netip.Prefix) error {
 	if err := s.addAddress(ctx, p); err != nil {
 		return err
 	}
@@ -396,16 +356,16 @@ func (s *addressManager) useAddress(ctx context.Context, p netip.Prefix) error {
 	return nil
 }
 
-// removeAddress ends the use of an address, and says so in the log.
-func (s *addressManager) removeAddress(p netip.Prefix) {
+// RemoveAddress ends the use of an address, and says so in the log.
+func (s *addressManager) RemoveAddress(p netip.Prefix) {
 	s.env.Net.RemoveAddress(nicID, toAddress(p.Addr()))
 	s.env.Log.Info("address given up", "interface", s.env.Name, "address", p.String())
 	s.addressesChanged()
 }
 
-// abortConnectionsOf ends the TCP connections of an address of ours, but for listeners. Their peers
+// AbortConnectionsOf ends the TCP connections of an address of ours, but for listeners. Their peers
 // are told if we still have the address.
-func (s *addressManager) abortConnectionsOf(a netip.Addr) {
+func (s *addressManager) AbortConnectionsOf(a netip.Addr) {
 	for _, ep := range s.env.Net.RegisteredEndpoints() {
 		c, ok := ep.(*tcp.Endpoint)
 		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {
@@ -423,7 +383,7 @@ func (s *addressManager) addressesChanged() {
 	defer s.changing.Unlock()
 	addresses := s.stack.Addrs()
 	if s.netdev != nil && s.stack.host == nil {
-		if err := s.applyAutoconf(fromLinux, s.netdev.routes(addresses), nil); err != nil {
+		if err := s.Configure(env.FromLinux, s.netdev.routes(addresses), nil); err != nil {
 			s.env.Log.Warn("routes of the netdev", "interface", s.env.Name, "error", err)
 		}
 	}
@@ -495,20 +455,24 @@ func (l *netdevConfig) complete(cfg Config) ([]netip.Prefix, error) {
 // onlyOnLink says whether the netdev has a router for a's version of IP and no subnet: its
 // addresses are /32 or /128, and its router is on the link.
 func (l *netdevConfig) onlyOnLink(a netip.Addr) bool {
-	return slices.ContainsFunc(l.Gateways,
-		func(g netip.Addr) bool { return g.Is4() == a.Is4() }) &&
+	return slices.ContainsFunc(l.Gateways, func(g netip.Addr) bool { return g.Is4() == a.Is4() }) &&
 		!slices.ContainsFunc(l.Subnets,
 			func(s netip.Prefix) bool { return s.Addr().Is4() == a.Is4() })
 }
 
 // routes returns the default routes over a router that one of our addresses can reach.
-func (l *netdevConfig) routes(ours []netip.Prefix) (routes []Route) {
+func (l *netdevConfig) routes(ours []netip.Prefix) (routes []env.Route) {
 	for _, g := range l.Gateways {
 		if slices.ContainsFunc(ours, func(p netip.Prefix) bool { return reaches(p, g) }) {
-			routes = append(routes, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})
+			routes = append(routes, defaultRoute(g))
 		}
 	}
 	return routes
+}
+
+// defaultRoute returns the default route over a gateway.
+func defaultRoute(g netip.Addr) env.Route {
+	return env.Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g}
 }
 
 // reaches says whether an address of ours makes a router useful: one in its subnet, one of no
@@ -564,7 +528,7 @@ func (s *sources) ambiguous(from, to tcpip.Address) bool {
 }
 
 // hint returns what choose4 and choose6 have to know of a route.
-func (s *sources) hint(r Route) tcpip.Address {
+func (s *sources) hint(r env.Route) tcpip.Address {
 	switch {
 	case r.Source.IsValid():
 		return toAddress(r.Source)
@@ -575,7 +539,7 @@ func (s *sources) hint(r Route) tcpip.Address {
 }
 
 // useRoutes takes over what it has to know of the routes, the ones with precedence first.
-func (s *sources) useRoutes(all []Route) {
+func (s *sources) useRoutes(all []env.Route) {
 	s.toAll.Store(nil)
 	for _, r := range all {
 		if r.Destination.Bits() == 0 && r.Destination.Addr().Is4() {
@@ -632,8 +596,7 @@ func (e *ipv6Endpoint) deprecated(a tcpip.Address) bool {
 
 // choose4 returns the address to send to remote from; the zero value: there is none. To an address
 // of ours that is the first of its subnet, as fib_add_ifaddr of net/ipv4/fib_frontend.c has it.
-func (s *sources) choose4(all []tcpip.AddressWithPrefix,
-	remote, hint tcpip.Address) tcpip.Address {
+func (s *sources) choose4(all []tcpip.AddressWithPrefix, remote, hint tcpip.Address) tcpip.Address {
 	if a, ok := s.ofKernel(all, remote); ok {
 		return a
 	}
@@ -674,8 +637,7 @@ func (s *sources) ofKernel(all []tcpip.AddressWithPrefix,
 
 // indexOf returns where an address is in all; -1: nowhere.
 func indexOf(all []tcpip.AddressWithPrefix, a tcpip.Address) int {
-	return slices.IndexFunc(all,
-		func(o tcpip.AddressWithPrefix) bool { return o.Address == a })
+	return slices.IndexFunc(all, func(o tcpip.AddressWithPrefix) bool { return o.Address == a })
 }
 
 // choose6 returns the address to send to remote from; the zero value: there is none, or no
@@ -789,18 +751,20 @@ var onLinkAlways = []string{"224.0.0.0/4", "255.255.255.255/32", "ff00::/8", "fe
 // routeTable lists loopback, what is on the link, cfg's routes and the gateways. Netstack orders
 // it.
 func (s *addressManager) routeTable() ([]tcpip.Route, error) {
-	all := []Route{}
+	all := []env.Route{}
 	for _, p := range onLinkAlways {
-		all = append(all, Route{Destination: netip.MustParsePrefix(p)})
+		all = append(all, env.Route{Destination: netip.MustParsePrefix(p)})
 	}
 	if s.stack.host == nil { // whose own routes are all
 		for _, p := range s.cfg.Addresses {
-			all = append(all, connected(p))
+			all = append(all, env.Connected(p))
 		}
 	}
-	all = append(all, s.cfg.Routes...)
+	for _, r := range s.cfg.Routes {
+		all = append(all, env.Route(r))
+	}
 	for _, g := range s.cfg.Gateways {
-		all = append(all, Route{Destination: netip.PrefixFrom(g, 0).Masked(), Gateway: g})
+		all = append(all, defaultRoute(g))
 	}
 	all = append(all, s.autoconf.allRoutes()...)
 	s.stack.sources.useRoutes(all)

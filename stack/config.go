@@ -18,6 +18,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // Config configures a stack: its device, addresses, routes and protocols. The zero value is useful:
@@ -239,16 +241,6 @@ type Route struct {
 	OnLink bool
 }
 
-// connected returns the route to the subnet of an address of ours. Linux sends from that address by
-// it with IPv4; with IPv6 the destination decides.
-func connected(p netip.Prefix) Route {
-	r := Route{Destination: p.Masked()}
-	if p.Addr().Is4() {
-		r.Source = p.Addr()
-	}
-	return r
-}
-
 // RxMode is how receive queues wait for frames; package link/rdma says what each mode costs. The
 // type reads and writes text, so that it can be a flag (flag.TextVar) or a field of JSON.
 type RxMode = rdma.RxMode
@@ -298,8 +290,8 @@ func (c Config) withDefaults() Config {
 	if c.MaxOutage == 0 {
 		c.MaxOutage = defaultMaxOutage
 	}
-	c.renewal = cmp.Or(c.renewal, leastRenewal)
-	c.declineWait = cmp.Or(c.declineWait, declineWait)
+	c.renewal = cmp.Or(c.renewal, dhcp.LeastRenewal)
+	c.declineWait = cmp.Or(c.declineWait, dhcp.DeclineWait)
 	c.orphanRate = cmp.Or(c.orphanRate, orphanRate)
 	c.SLAAC = c.SLAAC || c.Auto
 	if c.Logger == nil {
@@ -350,7 +342,7 @@ func (c Config) Validate() error {
 func (c Config) validateAddresses() error {
 	seen := map[netip.Addr]bool{}
 	for _, p := range c.Addresses {
-		if err := checkAddress(p); err != nil {
+		if err := env.CheckAddress(p); err != nil {
 			return err
 		}
 		if seen[p.Addr()] {
@@ -412,14 +404,14 @@ func (c Config) validateRoutes() error {
 // mayOwn says whether a is one of our addresses, or may become one.
 func (c Config) mayOwn(a netip.Addr) bool {
 	return slices.ContainsFunc(c.Addresses, func(p netip.Prefix) bool { return p.Addr() == a }) ||
-		(c.dynamic() || c.Host) && checkAddress(netip.PrefixFrom(a, a.BitLen())) == nil
+		(c.dynamic() || c.Host) && env.CheckAddress(netip.PrefixFrom(a, a.BitLen())) == nil
 }
 
 // checkNextHop refuses a router that could not be reached without a router, as Linux does; onLink
 // is the flag of that name of ip-route(8).
 func (c Config) checkNextHop(what string, hop netip.Addr, onLink bool) error {
 	if !hop.IsValid() || hop.Is4In6() || hop.Zone() != "" ||
-		checkAddress(netip.PrefixFrom(hop, hop.BitLen())) != nil ||
+		env.CheckAddress(netip.PrefixFrom(hop, hop.BitLen())) != nil ||
 		hop == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
 		return fmt.Errorf("%s %s is not a router's address; give its IP address on this link", what,
 			hop)
@@ -431,7 +423,7 @@ func (c Config) checkNextHop(what string, hop netip.Addr, onLink bool) error {
 		switch {
 		case p.Addr() == hop:
 			return fmt.Errorf("%s %s is our own address; give the router's", what, hop)
-		case hasEnds(p) && hop == lastAddr(p):
+		case env.HasEnds(p) && hop == env.LastAddr(p):
 			return fmt.Errorf("%s %s is the broadcast address of %s; give the router's", what, hop,
 				p.Masked())
 		}

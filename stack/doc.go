@@ -72,7 +72,7 @@
 //	neighbours.mu  netstack's callbacks take it
 //	neighbours.known, uplink.bond.mu, failover.Link.mu, tcpMemory.telling, health.mu, tcpMemory.mu
 //	timeWaits.mu  netstack's callbacks take it, and then that of TCP's options
-//	orphans.mu, slowStarts.mu, openConns.mu, linkUpWaiters.mu, icmpErrors.mu, pathMTUs.mu
+//	orphans.mu, slowStarts.mu, openConns.mu, dhcp.linkUpWaiters.mu, icmpErrors.mu, pathMTUs.mu
 //	routeCache.mu, replySources.mu, udpPortTable.mu, udpRxQueue.mu, deadline.mu, kernelQueue.mu
 //	handover.Inherited.mu, handover.heldFrames.mu, ways.mu
 //	backing.Socket.mu, hostnet.Kernel.mu, addrlock.Locks.mu, resolver.resolvConf.checking

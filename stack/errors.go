@@ -9,12 +9,18 @@ import (
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 var (
 	// ErrDuplicateAddress is in the error of [New] and [Open] when another host on the link answers
 	// for one of our addresses.
-	ErrDuplicateAddress = errors.New("duplicate address")
+	ErrDuplicateAddress = env.ErrDuplicateAddress
+
+	// ErrNoLease says that no DHCP server gave an address in time.
+	ErrNoLease = dhcp.ErrNoLease
 
 	// ErrNoDescriptor is in the error of the File methods. errors.Is(err, errors.ErrUnsupported)
 	// too.
@@ -118,13 +124,6 @@ func errno(err tcpip.Error) syscall.Errno {
 		return syscall.EINPROGRESS
 	case *tcpip.ErrWouldBlock:
 		return syscall.EAGAIN
-	}
-	return addressErrno(err)
-}
-
-// addressErrno is errno's second half: addresses, routes and options.
-func addressErrno(err tcpip.Error) syscall.Errno {
-	switch err.(type) {
 	case *tcpip.ErrPortInUse, *tcpip.ErrNoPortAvailable:
 		return syscall.EADDRINUSE
 	case *tcpip.ErrBadLocalAddress:

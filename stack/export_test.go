@@ -9,6 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 )
 
 // WithRenewal is cfg with another least time between renewals of a lease.
@@ -31,7 +32,7 @@ func WithOrphanRate(cfg Config, rate int) Config {
 }
 
 // DeclineWait is that time.
-const DeclineWait = declineWait
+const DeclineWait = dhcp.DeclineWait
 
 // Rounds is how often a test repeats what costs ten times as much with the race detector, which
 // sees as much in two rounds.

@@ -14,6 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 )
 
@@ -209,7 +210,7 @@ func (h *host) open(ctx context.Context, found hostnet.Network) error {
 	}
 	s.uplink.Keep()
 	s.life.background.Go(h.follow)
-	notify(h.returned) // what has changed meanwhile
+	env.Notify(h.returned) // what has changed meanwhile
 	if !s.uplink.LinkUp() {
 		s.health.report(reportLink, errLinkDown)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 const (
@@ -196,9 +197,9 @@ func (h *host) addPorts(p netip.Prefix) error {
 func (h *host) remove(p netip.Prefix) {
 	s := h.stack
 	err := h.withdraw(p.Addr())
-	s.addrs.abortConnectionsOf(p.Addr())
-	s.addrs.removeAddress(p)
-	s.addrs.abortConnectionsOf(p.Addr())
+	s.addrs.AbortConnectionsOf(p.Addr())
+	s.addrs.RemoveAddress(p)
+	s.addrs.AbortConnectionsOf(p.Addr())
 	if err := errors.Join(err, h.closePorts(p.Addr())); err != nil {
 		s.log.Warn("give ports back", "interface", s.name, "address", p.String(), "error", err)
 	}
@@ -243,9 +244,9 @@ func (h *host) closePorts(a netip.Addr) error {
 
 // useRoutes takes the host's routes into use.
 func (h *host) useRoutes(routes []hostnet.Route) error {
-	var list []Route
+	var list []env.Route
 	for _, r := range routes {
-		list = append(list, Route{Destination: r.Destination, Gateway: r.Gateway, MTU: r.MTU})
+		list = append(list, env.Route{Destination: r.Destination, Gateway: r.Gateway, MTU: r.MTU})
 	}
-	return h.stack.addrs.applyAutoconf(fromLinux, list, nil)
+	return h.stack.addrs.Configure(env.FromLinux, list, nil)
 }

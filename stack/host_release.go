@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // A port that has no listener any more stays ours for as long as there are connections of ours at
@@ -86,7 +87,7 @@ func (h *host) giveBack(ports []*hostPort) error {
 	var free []*hostPort
 	for _, p := range ports {
 		if busy[p.key.at] {
-			notify(h.idle)
+			env.Notify(h.idle)
 			continue
 		}
 		h.forget(p.key)

@@ -13,6 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // A netdev that is removed and made again, as by devlink reload or when its driver is bound again,
@@ -158,6 +159,6 @@ func (h *host) Reopen() (*packet.Port, error) {
 	for _, protocol := range []tcpip.NetworkProtocolNumber{ipv4Protocol, ipv6Protocol} {
 		h.stack.net.ClearNeighbors(nicID, protocol) // as Linux has none of them either
 	}
-	notify(h.returned)
+	env.Notify(h.returned)
 	return port, nil
 }

@@ -11,6 +11,8 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // Netstack tells sockets of some ICMP errors only, and puts several codes into one. So the errors
@@ -338,7 +340,7 @@ func (e *icmpErrors) fail(m *icmpMessage, errno syscall.Errno) bool {
 		return false
 	}
 	if d.sent && m.sequence-d.sequence <= 1 && d.errno.CompareAndSwap(0, uint32(errno)) {
-		notify(d.failed)
+		env.Notify(d.failed)
 	}
 	return true
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // healthInterval says how often resets of queues are looked for, if anybody is to be told.
@@ -127,7 +128,7 @@ func (s *Stack) linkIsUp() {
 	if s.cfg.SLAAC {
 		s.addrs.solicitRouter()
 	}
-	s.addrs.linkUp.wakeAll()
+	s.addrs.dhcp.ConfirmLeases()
 }
 
 // Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
@@ -159,7 +160,7 @@ func (s *Stack) backendChanged(c failover.Change) {
 	}
 	s.mtu.follow()
 	if s.host != nil {
-		notify(s.host.returned) // the kernel's sockets get the datagrams that rings do not take
+		env.Notify(s.host.returned) // the kernel's sockets get the datagrams that rings do not take
 	}
 	if c.LinkUp {
 		s.linkIsUp()
@@ -172,31 +173,6 @@ func (s *Stack) backendChanged(c failover.Change) {
 // value if the stack ends with its device, or was made by [New].
 func (s *Stack) LinkStatus() failover.Status {
 	return s.uplink.Status()
-}
-
-// linkUpWaiters are the channels to notify when the link is up again.
-type linkUpWaiters struct {
-	mu      sync.Mutex
-	waiters []chan struct{} // guarded by mu
-}
-
-// add returns a channel of capacity one that receives a token each time the link comes up. Who
-// takes a token and leaves what it means to another puts it back.
-func (r *linkUpWaiters) add() chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := make(chan struct{}, 1)
-	r.waiters = append(r.waiters, c)
-	return c
-}
-
-// wakeAll puts a token into each channel that has none.
-func (r *linkUpWaiters) wakeAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, c := range r.waiters {
-		notify(c)
-	}
 }
 
 // outage says whether there has been no link for longer than Config.MaxOutage. Connections end

@@ -10,6 +10,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // Behind an e-switch a port gets only the multicast that its netdev lists, neighbour solicitations
@@ -36,7 +38,7 @@ func (m *memberships) count(group tcpip.Address, change int) {
 	if m.joined[group] += change; m.joined[group] <= 0 {
 		delete(m.joined, group)
 	}
-	notify(m.changed)
+	env.Notify(m.changed)
 }
 
 // groups lists what sockets have joined, in order.
@@ -204,12 +206,12 @@ func (e *ipv6Endpoint) LeaveGroup(group tcpip.Address) tcpip.Error {
 // AddAndAcquirePermanentAddress implements gstack.AddressableEndpoint: an address has a group.
 func (e *ipv6Endpoint) AddAndAcquirePermanentAddress(a tcpip.AddressWithPrefix,
 	p gstack.AddressProperties) (gstack.AddressEndpoint, tcpip.Error) {
-	defer notify(e.watch.memberships.changed)
+	defer env.Notify(e.watch.memberships.changed)
 	return e.ipv6Host.AddAndAcquirePermanentAddress(a, p)
 }
 
 // RemovePermanentAddress implements gstack.AddressableEndpoint.
 func (e *ipv6Endpoint) RemovePermanentAddress(a tcpip.Address) tcpip.Error {
-	defer notify(e.watch.memberships.changed)
+	defer env.Notify(e.watch.memberships.changed)
 	return e.ipv6Host.RemovePermanentAddress(a)
 }

@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	// leastLeasedMTU gives the least MTU taken from a DHCP lease: dhclient-script and
-	// NetworkManager ignore 576 and less, which only broken servers send.
-	leastLeasedMTU = 577
 	// leastIPv6MTU gives the least that IPv6 works with (RFC 8200 section 5).
 	leastIPv6MTU = header.IPv6MinimumMTU
 )

@@ -13,6 +13,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // raEvents collects what routers advertise (RFC 4861, RFC 4862, RFC 8106), and the results of
@@ -69,7 +70,7 @@ func (n *raEvents) advertised(m ndpMessage, now time.Time) {
 		changed = n.dns.advertise(m.router, o.servers, o.lasts, now) || changed
 	}
 	if changed {
-		notify(n.changed)
+		env.Notify(n.changed)
 	}
 }
 
@@ -164,16 +165,16 @@ func (n *raEvents) update(change func()) {
 	n.mu.Lock()
 	change()
 	n.mu.Unlock()
-	notify(n.changed)
+	env.Notify(n.changed)
 }
 
 // snapshot returns what is advertised now, and when the first entry expires; the zero time is
 // never.
-func (n *raEvents) snapshot(now time.Time) (routes []Route, dns []netip.Addr, until time.Time) {
+func (n *raEvents) snapshot(now time.Time) (routes []env.Route, dns []netip.Addr, until time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, p := range n.prefixes {
-		routes = append(routes, Route{Destination: p})
+		routes = append(routes, env.Route{Destination: p})
 	}
 	n.dns.expire(now)
 	preferred := slices.SortedStableFunc(slices.Values(n.routers),
@@ -209,7 +210,7 @@ func remove[T comparable](list []T, v T) []T {
 // OnOffLinkRouteUpdated implements ipv6.NDPDispatcher.
 func (n *raEvents) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address,
 	preference header.NDPRoutePreference) {
-	r := advertisedRoute{Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)},
+	r := advertisedRoute{env.Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)},
 		preferenceRank(preference)}
 	n.update(func() {
 		at := slices.IndexFunc(n.routers,
@@ -224,7 +225,7 @@ func (n *raEvents) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, route
 
 // advertisedRoute describes a route that a router advertises.
 type advertisedRoute struct {
-	Route
+	env.Route
 	rank int // the highest is preferred
 }
 
@@ -242,7 +243,7 @@ func preferenceRank(p header.NDPRoutePreference) int {
 // OnOffLinkRouteInvalidated implements ipv6.NDPDispatcher.
 func (n *raEvents) OnOffLinkRouteInvalidated(_ tcpip.NICID,
 	dest tcpip.Subnet, router tcpip.Address) {
-	r := Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)}
+	r := env.Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)}
 	n.update(func() {
 		n.routers = slices.DeleteFunc(slices.Clone(n.routers),
 			func(o advertisedRoute) bool { return o.Route == r })
@@ -296,7 +297,7 @@ func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID,
 	}
 	if _, failed := r.(*gstack.DADError); failed && !awaited {
 		n.undecided = append(n.undecided, fromAddress(a))
-		notify(n.removable)
+		env.Notify(n.removable)
 	}
 }
 
@@ -357,19 +358,19 @@ func (s *addressManager) follow(n *raEvents) {
 		if !until.IsZero() {
 			over.Reset(s.env.Clock.Until(until))
 		}
-		if err := s.applyAutoconf(fromRA, routes, dns); err != nil {
+		if err := s.Configure(env.FromRA, routes, dns); err != nil {
 			s.env.Log.Warn("what a router advertises", "interface", s.env.Name, "error", err)
 		}
 		s.addressesChanged()
 		switch config := n.config(); {
 		case ask && config == ipv6.DHCPv6ManagedAddress:
 			ask = false
-			s.acquireLeaseLater(newDHCP6)
+			s.acquireLater(s.dhcp.AcquireV6)
 		case ask && config == ipv6.DHCPv6OtherConfigurations:
 			ask = false
-			s.env.Go(s.refreshDHCP6Info)
+			s.env.Go(s.dhcp.RefreshInfo)
 		}
-		if !s.pause(s.env.Ctx, followPause) {
+		if s.env.Clock.Sleep(s.env.Ctx, followPause) != nil {
 			return
 		}
 	}
@@ -696,16 +697,14 @@ func (d *advertisedDNS) of(router netip.Addr) *routerDNS {
 // withdraw forgets resolvers of a router.
 func (d *advertisedDNS) withdraw(router netip.Addr, servers []netip.Addr) bool {
 	return d.remove(func(r netip.Addr, s serverUntil) bool {
-		return r == router &&
-			slices.Contains(servers, s.addr)
+		return r == router && slices.Contains(servers, s.addr)
 	})
 }
 
 // expire removes the resolvers whose lifetime is over.
 func (d *advertisedDNS) expire(now time.Time) bool {
 	return d.remove(func(_ netip.Addr, s serverUntil) bool {
-		return !s.until.IsZero() &&
-			!s.until.After(now)
+		return !s.until.IsZero() && !s.until.After(now)
 	})
 }
 

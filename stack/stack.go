@@ -25,6 +25,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
@@ -151,8 +152,10 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 		clock:  cfg.Clock,
 		fields: findTCPFields(reflect.TypeFor[tcp.Endpoint]()),
 	}
-	s.addrs = addressManager{stack: s, env: &s.env, cfg: &s.cfg, random: random.From(cfg.Random),
-		raEvents: events, claims: claims, memberships: groups, netdev: linux}
+	s.addrs = addressManager{stack: s, env: &s.env, cfg: &s.cfg, raEvents: events, claims: claims,
+		memberships: groups, netdev: linux}
+	s.addrs.dhcp = dhcp.New(&s.env, &s.addrs, dhcp.Config{Renewal: cfg.renewal,
+		Decline: cfg.declineWait, Detection: cfg.DuplicateDetection})
 	mtu.stack = s
 	index := 0
 	if ifi, err := net.InterfaceByName(cfg.netdevName); err == nil {
@@ -183,8 +186,8 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s.udp.stats = s.net.Stats().UDP
 	s.life.begin()
 	s.listeners = newListenerTable()
-	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Net: s.net, Ctx: s.life.ctx,
-		Go: s.life.background.Go}
+	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Random: random.From(cfg.Random),
+		Net: s.net, Ctx: s.life.ctx, Go: s.life.background.Go}
 	s.handover = handover.New(&s.env, handoverLocal{s}, cfg.predecessor())
 	s.addrs.announcer = s.clock.NewStopped(s.addrs.announceAll)
 	icmp.stack.Store(s)

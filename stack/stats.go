@@ -79,6 +79,7 @@ func (s *Stack) Stats() Stats {
 	c := s.net.Stats()
 	sent := s.acks.told.without(s.ACKStats(), c)
 	up, changes := s.uplink.LinkState()
+	asked, refused := s.addrs.dhcp.Counts()
 	return Stats{
 		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
@@ -97,7 +98,7 @@ func (s *Stack) Stats() Stats {
 		NeighbourMoves:        s.neighbours.moves.Load(), NeighbourDrops: s.neighbours.drops.Load(),
 		NeighbourOverflows: s.neighbours.floods.Load(),
 		GroupFrameDrops:    s.icmp.dropped.Value(),
-		DHCPSent:           s.addrs.dhcp.sent.Load(), DHCPRefused: s.addrs.dhcp.refused.Load(),
+		DHCPSent:           asked, DHCPRefused: refused,
 
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),

@@ -132,14 +132,14 @@ var layers = map[string]layer{
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "link/uplink",
-			"dv", "stack/internal/env", "stack/internal/handover", "stack/internal/backing",
-			"internal/hostnet", "stack/internal/resolver",
+			"dv", "stack/internal/dhcp", "stack/internal/env", "stack/internal/handover",
+			"stack/internal/backing", "internal/hostnet", "stack/internal/resolver",
 			"stack/internal/addrlock", "clock", "internal/random", "internal/netclock",
 			"internal/memlimit"},
-		others: []string{gvisor, dhcp, xnet, xsys},
+		others: []string{gvisor, xnet, xsys},
 		tests: []string{"simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
 			"cmd/rdma-netstack/lab", "tests/lib/card", "tests/lib/netpair", "stack/stacktest",
-			netlink, dns},
+			netlink, dns, dhcp},
 	},
 	"stack/metrics": {module: []string{"stack", "stack/internal/fields", "dv", "link/packet"},
 		tests: []string{"stack/stacktest"}},
@@ -149,7 +149,11 @@ var layers = map[string]layer{
 		tests: []string{"stack/stacktest"},
 	},
 	"stack/internal/fields": {},
-	"stack/internal/env":    {module: []string{"clock"}, others: []string{gvisor}},
+	"stack/internal/env": {module: []string{"clock", "internal/random"},
+		others: []string{gvisor}},
+	// asks for addresses; knows no socket of ours
+	"stack/internal/dhcp": {module: []string{"stack/internal/env", "clock"},
+		others: []string{gvisor, dhcp}},
 	// two processes, or one and Linux, with the same addresses
 	"stack/internal/handover": {
 		module: []string{"stack/internal/env", "link/rdma", "dv"}, others: []string{gvisor, xsys},

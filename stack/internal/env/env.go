@@ -4,6 +4,8 @@ package env
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 
@@ -12,16 +14,18 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 )
 
 // Env describes a stack to its parts. Nobody writes it once the stack is made.
 type Env struct {
-	Name  string // of the interface, in log lines
-	Log   *slog.Logger
-	Clock clock.Clock
-	Net   *gstack.Stack
-	Ctx   context.Context // done when the stack ends
-	Go    func(func())    // runs a goroutine that the end of the stack waits for
+	Name   string // of the interface, in log lines
+	Log    *slog.Logger
+	Clock  clock.Clock
+	Random random.Source
+	Net    *gstack.Stack
+	Ctx    context.Context // done when the stack ends
+	Go     func(func())    // runs a goroutine that the end of the stack waits for
 }
 
 // Notify puts a token into c unless it has one.
@@ -52,4 +56,73 @@ func FromAddress(a tcpip.Address) netip.Addr {
 		return netip.AddrFrom16(a.As16())
 	}
 	return netip.Addr{}
+}
+
+// ErrDuplicateAddress says that another host on the link has an address.
+var ErrDuplicateAddress = errors.New("duplicate address")
+
+// Source names where routes and resolvers come from.
+type Source string
+
+const (
+	FromDHCPv4 Source = "DHCPv4"
+	FromDHCPv6 Source = "DHCPv6"
+	FromRA     Source = "router advertisement"
+	FromLinux  Source = "the port's netdev"
+)
+
+// Route describes one entry of the routing table; stack.Route says what the fields mean.
+type Route struct {
+	Destination netip.Prefix
+	Gateway     netip.Addr
+	MTU         int
+	Source      netip.Addr
+	OnLink      bool
+}
+
+// Connected returns the route to the subnet of an address of ours. Linux sends from that address by
+// it with IPv4; with IPv6 the destination decides.
+func Connected(p netip.Prefix) Route {
+	r := Route{Destination: p.Masked()}
+	if p.Addr().Is4() {
+		r.Source = p.Addr()
+	}
+	return r
+}
+
+// CheckAddress refuses what cannot be the address of a host on an Ethernet.
+func CheckAddress(p netip.Prefix) error {
+	a := p.Addr()
+	switch {
+	case !a.IsValid():
+		return errors.New("an address is empty; give one such as 192.0.2.10/24 or 2001:db8::10/64")
+	case a.Is4In6():
+		return fmt.Errorf("address %s is an IPv4 address in IPv6 form; write it as %s", a,
+			a.Unmap())
+	case a.IsUnspecified(), a.IsMulticast():
+		return fmt.Errorf("address %s cannot belong to one host; "+
+			"give this host's own unicast address", a)
+	case a.IsLoopback():
+		return fmt.Errorf("address %s is loopback, which every stack has already; "+
+			"give an address of the link's subnet", a)
+	case HasEnds(p) && a == p.Masked().Addr():
+		return fmt.Errorf("address %s is the subnet itself; "+
+			"give a host address inside it, for example %s/%d", p, a.Next(), p.Bits())
+	case HasEnds(p) && a == LastAddr(p):
+		return fmt.Errorf("address %s is the subnet's broadcast address; "+
+			"give a host address inside the subnet", p)
+	}
+	return nil
+}
+
+// HasEnds says whether the first and last address of p's subnet are not hosts.
+func HasEnds(p netip.Prefix) bool { return p.Addr().Is4() && p.Bits() >= 0 && p.Bits() < 31 }
+
+// LastAddr returns the highest address of an IPv4 subnet.
+func LastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().As4()
+	for i := p.Bits(); i < 32; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(b)
 }

@@ -1,4 +1,4 @@
-package stack
+package dhcp
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // ackBytes is a DHCPACK (RFC 2131 section 2) that gives 192.0.2.50, with more options.
@@ -91,7 +92,7 @@ func TestLease4(t *testing.T) {
 			m, err := dhcpv4.FromBytes(ackBytes(c.options...))
 			must(t, err)
 			asked := time.Now()
-			l, err := parseLease4(m, asked, leastRenewal)
+			l, err := parseLease4(m, asked, LeastRenewal)
 			if c.prefix == "" {
 				if !errors.Is(err, errBadLease) {
 					t.Errorf("%v, want no lease", err)
@@ -111,7 +112,7 @@ func TestLease4(t *testing.T) {
 	}
 }
 
-func defaultRouter(routes []Route) string {
+func defaultRouter(routes []env.Route) string {
 	for _, r := range routes {
 		if r.Destination.Bits() == 0 && r.Gateway.IsValid() {
 			return r.Gateway.String()
@@ -157,7 +158,7 @@ func TestLease6(t *testing.T) {
 			m, err := dhcpv6.MessageFromBytes(replyBytes(c.t1, c.t2, c.preferred, c.valid))
 			must(t, err)
 			asked := time.Now()
-			l, err := parseLease6(m, asked, leastRenewal)
+			l, err := parseLease6(m, asked, LeastRenewal)
 			if c.terms == (leaseTerms{}) {
 				if !errors.Is(err, errBadLease) {
 					t.Errorf("%v, want no lease", err)
@@ -203,12 +204,13 @@ func FuzzLease4(f *testing.F) {
 			return
 		}
 		asked := time.Now()
-		l, err := parseLease4(m, asked, leastRenewal)
+		l, err := parseLease4(m, asked, LeastRenewal)
 		if err != nil {
 			return
 		}
 		checkLeaseTimes(t, asked, l.renew, l.rebind, l.ends)
-		if checkAddress(l.prefix) != nil || l.prefix.Bits() < 1 || len(l.routes) > maxLeaseRoutes ||
+		if env.CheckAddress(l.prefix) != nil || l.prefix.Bits() < 1 ||
+			len(l.routes) > maxLeaseRoutes ||
 			len(l.dns) > maxLeaseServers {
 			t.Errorf("%v, %d routes, %d resolvers", l.prefix, len(l.routes), len(l.dns))
 		}
@@ -233,22 +235,29 @@ func FuzzLease6(f *testing.F) {
 			return
 		}
 		asked := time.Now()
-		l, err := parseLease6(m, asked, leastRenewal)
+		l, err := parseLease6(m, asked, LeastRenewal)
 		if err != nil {
 			return
 		}
 		checkLeaseTimes(t, asked, l.renew, l.rebind, l.ends)
-		if checkAddress(l.addr) != nil || len(l.dns) > maxLeaseServers {
-			t.Errorf("%v, %d resolvers", l.addr, len(l.dns))
+		if env.CheckAddress(l.prefix) != nil || len(l.dns) > maxLeaseServers {
+			t.Errorf("%v, %d resolvers", l.prefix, len(l.dns))
 		}
 	})
 }
 
-// checkLeaseTimes checks that the times of a lease are in order and leastRenewal apart from now.
+// checkLeaseTimes checks that the times of a lease are in order and LeastRenewal apart from now.
 func checkLeaseTimes(t *testing.T, asked, renew, rebind, ends time.Time) {
 	t.Helper()
-	if renew.Sub(asked) < leastRenewal || !rebind.After(renew) || !ends.After(rebind) {
+	if renew.Sub(asked) < LeastRenewal || !rebind.After(renew) || !ends.After(rebind) {
 		t.Errorf("renewed after %v, rebound after %v, over after %v", renew.Sub(asked),
 			rebind.Sub(asked), ends.Sub(asked))
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
