@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
@@ -20,8 +21,10 @@ type cutWorld struct {
 	to string
 }
 
-func newCutWorld(t *testing.T) *cutWorld {
-	w := &cutWorld{t: t, joined: join(t, cable{queues: 1})}
+func newCutWorld(t *testing.T) *cutWorld { return newCutWorldOn(t, cable{queues: 1}) }
+
+func newCutWorldOn(t *testing.T, c cable) *cutWorld {
+	w := &cutWorld{t: t, joined: join(t, c)}
 	var err error
 	w.l, err = w.server.Listen("tcp", ":0")
 	must(t, err)
@@ -151,5 +154,23 @@ func TestCut(t *testing.T) {
 				t.Errorf("the client's end: %v, want io.EOF", err)
 			}
 		})
+	}
+}
+
+// TestCutAfterTheEnd: the server's FIN comes twice, and the client acknowledges both. The second
+// ACK is answered with a RST, as Linux does, but nothing is cut: both ends had ended.
+func TestCutAfterTheEnd(t *testing.T) {
+	w := newCutWorldOn(t, cable{queues: 1, faults: wire.FaultConfig{Duplicate: 1}})
+	near, far := w.pair()
+	must(t, w.server.Drain(t.Context()))
+	must(t, near.(*stack.TCPConn).CloseWrite())
+	_, err := io.Copy(io.Discard, far)
+	must(t, err)
+	sent := w.server.Stats().TCPResetsSent
+	must(t, far.Close())
+	eventually(t, "a RST", func() bool { return w.server.Stats().TCPResetsSent > sent })
+	must(t, w.server.Shutdown(t.Context()))
+	if cut := w.server.Cut(); cut != (stack.Cut{}) {
+		t.Errorf("%+v, want none", cut)
 	}
 }

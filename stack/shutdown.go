@@ -287,9 +287,9 @@ type Cut struct {
 	// afterwards; aborted, see [TCPConn.SetLinger]; whose peer did not take what was left, see
 	// [TCPOptions].OrphanTimeout; not accepted; open at the end of the stack.
 	Reset int
-	// Unknown are those that the stack did not have, or no more, when something came for them: a
-	// handshake that only the client took for ended, or a stranger's segment. Beyond 65,536 in all
-	// they are not counted.
+	// Unknown are those that the stack did not have, or no more although their peers had not ended
+	// them, when something came for them: a handshake that only the client took for ended, or a
+	// stranger's segment. Beyond 65,536 in all they are not counted.
 	Unknown int
 }
 

@@ -18,7 +18,7 @@ var most = struct {
 	packageFiles: 48,
 	knobs:        87,
 	causativeHas: 0,
-	productLines: 91_633,
+	productLines: 91_664,
 	oneWord:      26.7,
 	definitions:  12.9,
 }

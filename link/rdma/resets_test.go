@@ -41,3 +41,39 @@ func TestResets(t *testing.T) {
 		}
 	}
 }
+
+// TestResetsAfterTheEnd: a RST to a peer that had ended its connection here cuts nothing; one to a
+// peer whose FIN was for no connection here does, and so does one after the port was used again.
+func TestResetsAfterTheEnd(t *testing.T) {
+	key := random.Source{}.HashKey()
+	e := new(Endpoint)
+	e.NoteResets()
+	segment := func(port uint16, flags header.TCPFlags) hdr.Segment {
+		pkt := outPacket(tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2,
+			Ports: [2]uint16{80, port}, Seq: 7, Flags: flags, TTL: 64})
+		t.Cleanup(pkt.DecRef)
+		return hdr.ParseSent(pkt, key)
+	}
+	for _, c := range []struct {
+		name  string
+		here  bool
+		flags []header.TCPFlags // of what comes
+		want  Resets
+	}{
+		{"ended here", true, []header.TCPFlags{header.TCPFlagFin | header.TCPFlagAck}, Resets{}},
+		{"not here", false, []header.TCPFlags{header.TCPFlagFin | header.TCPFlagAck},
+			Resets{Unknown: 1}},
+		{"begun anew", true, []header.TCPFlags{header.TCPFlagFin | header.TCPFlagAck,
+			header.TCPFlagSyn}, Resets{Unknown: 2}},
+	} {
+		port := uint16(len(c.name))
+		for _, flags := range c.flags {
+			s := segment(port, flags)
+			e.resets.received(&s, c.here)
+		}
+		s := segment(port, header.TCPFlagRst)
+		if e.resets.sent(&s); e.Resets() != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, e.Resets(), c.want)
+		}
+	}
+}

@@ -66,7 +66,10 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			w.refused(i)
 			continue
 		}
-		w.meetTimeWait(frames[i].Data, &l)
+		if l.IsTCP() && frames[i].Data[l.L4+13]&(hdr.FlagSYN|hdr.FlagFIN) != 0 {
+			w.meetTimeWait(frames[i].Data, &l)
+			w.noteEnd(frames[i].Data, &l)
+		}
 		w.merge.add(i, &l)
 		if r := w.merge.latest(); r.first != int16(i) {
 			continue
@@ -631,7 +634,7 @@ func (w *worker) refuses(frame []byte, l *hdr.Packet) bool {
 // meetTimeWait decides about a SYN with a timestamp for a connection in TIME-WAIT, where netstack
 // does otherwise than Linux: see timeWaitFix of package tcpfix.
 func (w *worker) meetTimeWait(frame []byte, l *hdr.Packet) {
-	if !l.IsTCP() || frame[l.L4+13]&(hdr.FlagSYN|hdr.FlagACK|hdr.FlagRST) != hdr.FlagSYN {
+	if frame[l.L4+13]&(hdr.FlagSYN|hdr.FlagACK|hdr.FlagRST) != hdr.FlagSYN {
 		return
 	}
 	s := hdr.Received(frame, l, w.e.flows.Key())
@@ -655,5 +658,14 @@ func (w *worker) meetTimeWait(frame []byte, l *hdr.Packet) {
 		w.e.flows.EndTimeWait(frame, l, ep.Abort)
 	default:
 		tcpfix.AsStray(s.TCP())
+	}
+}
+
+// noteEnd notes a FIN, or a SYN, for who counts resets.
+func (w *worker) noteEnd(frame []byte, l *hdr.Packet) {
+	if w.e.resets.on.Load() {
+		state, found := w.attachment.networks.Load().socket(l.EtherType, flowOf(frame, l))
+		s := hdr.Received(frame, l, w.e.flows.Key())
+		w.e.resets.received(&s, tcpSocketKind(state, found) == connection)
 	}
 }

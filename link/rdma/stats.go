@@ -251,8 +251,10 @@ func (e *Endpoint) Stats() Stats {
 
 // Resets are TCP connections that were sent a reset. One is counted once.
 type Resets struct {
-	Known   int // the stack had them, and ended them
-	Unknown int // the stack did not have them, or no more, and something came for them
+	Known int // the stack had them, and ended them
+	// Unknown are those that the stack did not have, or no more although their peers had not ended
+	// them, when something came for them.
+	Unknown int
 }
 
 // maxResets bounds how many connections are told apart: what comes for a connection that the stack
@@ -265,6 +267,7 @@ type resets struct {
 
 	mu    sync.Mutex             // guards what follows; the last lock that is taken
 	seen  map[hdr.Tuple]struct{} // at most maxResets
+	ended map[hdr.Tuple]struct{} // connections whose peer has sent its FIN; at most maxResets
 	count Resets
 }
 
@@ -274,7 +277,7 @@ func (e *Endpoint) NoteResets() {
 	e.resets.mu.Lock()
 	defer e.resets.mu.Unlock()
 	if e.resets.seen == nil {
-		e.resets.seen = map[hdr.Tuple]struct{}{}
+		e.resets.seen, e.resets.ended = map[hdr.Tuple]struct{}{}, map[hdr.Tuple]struct{}{}
 		e.resets.on.Store(true)
 	}
 }
@@ -284,6 +287,21 @@ func (e *Endpoint) Resets() Resets {
 	e.resets.mu.Lock()
 	defer e.resets.mu.Unlock()
 	return e.resets.count
+}
+
+// received notes that the peer of a connection here has ended its direction: once ours is ended,
+// too, nothing is cut by the RST that answers what comes then, such as a second ACK of a FIN that
+// was sent twice. A SYN begins another connection.
+func (r *resets) received(s *hdr.Segment, here bool) {
+	flow, _ := s.Flow()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case s.Flags()&hdr.FlagSYN != 0:
+		delete(r.ended, *flow)
+	case here && len(r.ended) < maxResets:
+		r.ended[*flow] = struct{}{}
+	}
 }
 
 // sent notes a segment with RST. A refused SYN is no connection: its answer has sequence number 0
@@ -300,7 +318,9 @@ func (r *resets) sent(p *hdr.Segment) {
 	flow, _ := p.Flow()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, again := r.seen[*flow]; again || len(r.seen) == maxResets {
+	_, again := r.seen[*flow]
+	_, ended := r.ended[*flow]
+	if again || ended && !known || len(r.seen) == maxResets {
 		return
 	}
 	r.seen[*flow] = struct{}{}
