@@ -267,8 +267,8 @@ const (
 // some ms of either host or of a radio link; RFC 9406 section 4.2 goes on more slowly, and back to
 // slow start when the round trip is short again.
 //
-// Not reported upstream. No longer needed when the rows "pauses" of tests/conformance/roads pass
-// without it.
+// Upstream: docs/upstream/18-hystart-pause.md. No longer needed when the rows "pauses" of
+// tests/conformance/roads pass without it.
 type slowStarts struct {
 	clock clock.Clock
 

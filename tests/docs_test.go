@@ -161,6 +161,157 @@ func TestDocsBite(t *testing.T) {
 	}
 }
 
+// upstream is what TestUpstream compares: texts by the names of files.
+type upstream struct {
+	pages    map[string]string // of docs/upstream
+	programs map[string]string // of tests/conformance/upstream
+	fixes    map[string]string // of link/rdma/internal/tcpfix
+	table    string            // docs/netstack-workarounds.md
+}
+
+var (
+	faultPage  = regexp.MustCompile(`^(\d\d)-[a-z-]+\.md$`)
+	programOf  = regexp.MustCompile("(?m)^\\*\\*Program\\.\\*\\* `(Test\\w+)`")
+	shownBy    = regexp.MustCompile(`shows\(t, "([a-z0-9-]+)"`)
+	linkedPage = regexp.MustCompile(`Upstream: docs/upstream/([a-z0-9-]+\.md)\.`)
+	tabledPage = regexp.MustCompile("^\\| `\\w+\\.go` \\| \\[\\d\\d\\]" +
+		`\(upstream/([a-z0-9-]+\.md)\)`)
+)
+
+// check wants each fault of netstack to have a page and a program, and each workaround its page.
+func (u *upstream) check() (wrong []string) {
+	miss := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	shown := map[string]bool{}
+	var programs []string
+	for name, text := range u.programs {
+		if strings.Contains(text, `"github.com/rdma-netstack/`) {
+			miss("%s imports a package of ours", name)
+		}
+		for _, m := range shownBy.FindAllStringSubmatch(text, -1) {
+			shown[m[1]+".md"] = true
+			if u.pages[m[1]+".md"] == "" {
+				miss("%s: no page %s", name, m[1])
+			}
+		}
+		for _, m := range testFunc.FindAllStringSubmatch(text, -1) {
+			programs = append(programs, m[1])
+		}
+	}
+	var numbers []string
+	for name, text := range u.pages {
+		m := faultPage.FindStringSubmatch(name)
+		if m == nil {
+			if name != "README.md" {
+				miss("docs/upstream/%s has no number", name)
+			}
+			continue
+		}
+		numbers = append(numbers, m[1])
+		program := programOf.FindStringSubmatch(text)
+		switch {
+		case program == nil || !slices.Contains(programs, program[1]) || !shown[name]:
+			miss("docs/upstream/%s has no program", name)
+		case !strings.Contains(u.pages["README.md"], "]("+name+")"):
+			miss("docs/upstream/README.md does not list %s", name)
+		}
+	}
+	slices.Sort(numbers)
+	for i, n := range numbers {
+		if want := fmt.Sprintf("%02d", i+1); n != want {
+			miss("docs/upstream has page %s in the place of %s", n, want)
+			break
+		}
+	}
+	for name, text := range u.fixes {
+		links := linkedPage.FindAllStringSubmatch(text, -1)
+		if n := strings.Count(text, "No longer needed"); n != len(links) {
+			miss("%s: %d workarounds, %d links to pages", name, n, len(links))
+		}
+		for _, m := range links {
+			if u.pages[m[1]] == "" {
+				miss("%s: no page %s", name, m[1])
+			}
+		}
+	}
+	for line := range strings.Lines(u.table) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		if m := tabledPage.FindStringSubmatch(line); m == nil || u.pages[m[1]] == "" {
+			miss("docs/netstack-workarounds.md: a row without a page: %.60s", line)
+		}
+	}
+	return wrong
+}
+
+// TestUpstream compares the pages on netstack's faults with their programs and the workarounds.
+// The programs themselves are run by their package.
+func TestUpstream(t *testing.T) {
+	read := func(pattern string) map[string]string {
+		names, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(pattern)))
+		if err != nil || len(names) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(names), err)
+		}
+		texts := map[string]string{}
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[filepath.Base(name)] = string(text)
+		}
+		return texts
+	}
+	u := upstream{read("docs/upstream/*.md"), read("tests/conformance/upstream/*_test.go"),
+		read("link/rdma/internal/tcpfix/*.go"),
+		read("docs/netstack-workarounds.md")["netstack-workarounds.md"]}
+	for _, wrong := range u.check() {
+		t.Error(wrong)
+	}
+}
+
+// TestUpstreamBite gives the check what is incomplete.
+func TestUpstreamBite(t *testing.T) {
+	for _, tt := range []struct{ name, file, text, want string }{
+		{"complete", "", "", ""},
+		{"a page without a program", "pages 02-b.md", "# b", "02-b.md has no program"},
+		{"a page that nothing lists", "pages README.md", "none", "does not list 01-a.md"},
+		{"a page without a number", "pages b.md", "# b", "b.md has no number"},
+		{"a number left out", "pages 03-c.md", "**Program.** `TestA`", "03 in the place of 02"},
+		{"a program without a page", "programs b_test.go", `shows(t, "09-x", true)`,
+			"no page 09-x"},
+		{"a program with a package of ours", "programs b_test.go",
+			`import "github.com/rdma-netstack/rdma-netstack/stack"`, "a package of ours"},
+		{"a workaround without a page", "fixes b.go", "// No longer needed when", "0 links"},
+		{"a workaround with a page that is gone", "fixes b.go",
+			"// Upstream: docs/upstream/07-x.md. No longer needed when", "no page 07-x.md"},
+		{"a row without a page", "table", "| `x.go` | a fault | a fix | never |", "without a page"},
+	} {
+		u := upstream{
+			pages: map[string]string{"README.md": "[01](01-a.md)",
+				"01-a.md": "**Program.** `TestA`"},
+			programs: map[string]string{"a_test.go": "func TestA(\n" + `shows(t, "01-a", true)`},
+			fixes: map[string]string{
+				"a.go": "// Upstream: docs/upstream/01-a.md. No longer needed when"},
+			table: "| `a.go` | [01](upstream/01-a.md): a fault | a fix | never |\n",
+		}
+		switch kind, name, _ := strings.Cut(tt.file, " "); kind {
+		case "pages":
+			u.pages[name] = tt.text
+		case "programs":
+			u.programs[name] = tt.text
+		case "fixes":
+			u.fixes[name] = tt.text
+		case "table":
+			u.table += tt.text
+		}
+		got := strings.Join(u.check(), "; ")
+		if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: found %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
 // answer matches a symbol of the module in a document: folder, type or function, method.
 var answer = regexp.MustCompile("`([a-z0-9/]+)\\.([A-Za-z]\\w*)(?:\\.([A-Za-z]\\w*))?`")
 

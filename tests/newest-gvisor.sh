@@ -11,5 +11,5 @@ go get -modfile="$copy/go.mod" gvisor.dev/gvisor@"$version"
 echo "gVisor $(go list -m -modfile="$copy/go.mod" -f '{{.Version}}' gvisor.dev/gvisor), in go.mod $(go list -m -f '{{.Version}}' gvisor.dev/gvisor)"
 timeout "${LIMIT:-15m}" sh -ec '
 	go vet -modfile="$1" ./...
-	go test -modfile="$1" -short ./stack/... ./link/... ./internal/netclock ./apps/... ./tests/conformance/tcp
+	go test -modfile="$1" -short ./stack/... ./link/... ./internal/netclock ./apps/... ./tests/conformance/tcp ./tests/conformance/upstream
 ' sh "$copy/go.mod"

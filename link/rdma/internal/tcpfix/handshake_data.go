@@ -20,8 +20,8 @@ import (
 //
 // Fix: an ACK without the data is delivered first, and ends the handshake.
 //
-// Not reported upstream. No longer needed when the row "what is missing is taken where data has
-// ended the handshake" of tests/conformance/tcp passes without it.
+// Upstream: docs/upstream/09-handshake-data.md. No longer needed when the row "what is missing is
+// taken where data has ended the handshake" of tests/conformance/tcp passes without it.
 //
 // Behaviour: netstack drops the segment that ends a handshake if it has no timestamp and our
 // SYN-ACK has one (synRcvdState). Clients that send a timestamp in their SYN only never get in.
@@ -30,8 +30,8 @@ import (
 // Fix: the ACK that is delivered first has the timestamp of the SYN, and echoes none, so that it is
 // no sample of the round trip.
 //
-// Upstream: google/gvisor#11536. No longer needed when the row "the last ACK of a handshake without
-// a timestamp is taken" of tests/conformance/tcp passes without it.
+// Upstream: docs/upstream/10-handshake-timestamp.md. No longer needed when the row "the last ACK of
+// a handshake without a timestamp is taken" of tests/conformance/tcp passes without it.
 type handshakeData struct {
 	waiting atomic.Int32 // slots that are taken
 

@@ -17,8 +17,8 @@ import (
 // once. Linux has the same check (net/ipv4/tcp_ipv4.c tcp_v4_err). Nothing is known of a flow that
 // shares its place in a table with a later one, and of a handshake that we have not begun.
 //
-// Upstream: no issue is known. No longer needed when the rows of tests/conformance/tcp on forged
-// messages pass without it.
+// Upstream: docs/upstream/15-message-sequence.md. No longer needed when the rows of
+// tests/conformance/tcp on forged messages pass without it.
 
 // maxQuoted is more than any send buffer, in bytes.
 const maxQuoted = 1 << 26
@@ -47,7 +47,7 @@ func (f *Flows) forged(frame []byte, p *hdr.Packet) bool {
 //
 // Fix: a smaller MTU becomes the least.
 //
-// Upstream: no issue is known. No longer needed when netstack has such a least itself.
+// Upstream: docs/upstream/14-path-mtu-floor.md. No longer needed when TestPathMTUFloor fails.
 const (
 	// leastMTU4 and leastMTU6 are in bytes of IP packets.
 	leastMTU4 = 552

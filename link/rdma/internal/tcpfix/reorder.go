@@ -27,7 +27,7 @@ import (
 // passes, until all is acknowledged that had been sent then. The window grows when it proves short,
 // and is 0 after three losses without a frame that was late.
 //
-// Upstream: github.com/google/gvisor/issues/14092, 14102. No longer needed when the rows "late" of
+// Upstream: docs/upstream/07-reordering.md. No longer needed when the rows "late" of
 // tests/conformance/roads pass without it.
 type reorderWindow struct {
 	clock   tcpip.Clock

@@ -29,7 +29,7 @@ import (
 // on. The count is right until netstack repeats something and once all is acknowledged, so only
 // flows in between are kept, and none where nothing is lost.
 //
-// Upstream: github.com/google/gvisor/issues/6113. No longer needed when TestNetstackStalls fails.
+// Upstream: docs/upstream/04-standstill.md. No longer needed when TestNetstackStalls fails.
 type resender struct {
 	clock  tcpip.Clock
 	post   Poster
@@ -512,7 +512,7 @@ func (r *resender) close() {
 // here, as far as it was kept: one segment, and twice as many each time that all of them have been
 // acknowledged (slow start, RFC 5681 section 3.1).
 //
-// Not reported upstream. No longer needed when TestGoBackOfNetstack fails.
+// Upstream: docs/upstream/05-go-back.md. No longer needed when TestGoBackOfNetstack fails.
 
 // maxRound bounds the segments of a round: what a peer's smallest usual window holds.
 const maxRound = 32
@@ -613,7 +613,7 @@ func (f *resendFlow) segment(p *resendPart, skip int,
 // (section 6.2 step 2), and netstack goes on in slow start. The round trip is measured that much
 // too long, and TCP.SpuriousRecovery counts a recovery that was not (RFC 3522).
 //
-// Not reported upstream. No longer needed when TestGoBackOfNetstack fails.
+// Upstream: docs/upstream/05-go-back.md. No longer needed when TestGoBackOfNetstack fails.
 
 // echoAge is by how many ms the echo is made older. netstack rounds the time of a segment and its
 // timestamp each by itself.
@@ -696,7 +696,7 @@ func (b *goBack) age(s *hdr.Segment) bool {
 // of the flight is acknowledged without such SACK. RFC 2018 section 4 lets a receiver of data send
 // none.
 //
-// Not reported upstream. No longer needed when TestGoBackOfNetstack fails.
+// Upstream: docs/upstream/05-go-back.md. No longer needed when TestGoBackOfNetstack fails.
 
 // tailFlight is from how many segments in flight on that is done.
 const tailFlight = 8
@@ -745,8 +745,8 @@ func (f *resendFlow) hideTail(s *hdr.Segment) (hidden bool) {
 // Fix: where something has been sent again, a FIN that is left when all data is acknowledged is
 // sent again finWait later.
 //
-// Not reported upstream. No longer needed when the row "a FIN that was sent too often to be sent
-// again by a timeout" of tests/conformance/tcp passes without it.
+// Upstream: docs/upstream/06-fin-count.md. No longer needed when the row "a FIN that was sent too
+// often to be sent again by a timeout" of tests/conformance/tcp passes without it.
 
 // finWait says how long the acknowledgement of a FIN may come after that of the data before it.
 const finWait = time.Millisecond

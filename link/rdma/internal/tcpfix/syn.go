@@ -71,7 +71,7 @@ func changeHeader(s *hdr.Segment, change func(tcp []byte)) {
 // the answer to a SYN that left once becomes 0: netstack then measures by its own time, or not at
 // all if it has sent copies (transport/tcp/connect.go transitionToStateEstablishedLocked).
 //
-// Upstream: no issue is known. No longer needed when TestLostHandshake passes without it.
+// Upstream: docs/upstream/01-syn-timestamp.md. No longer needed when TestSYNTimestamp fails.
 type synRTTFix struct {
 	repeated atomic.Int32 // slots with a copy sent; 0 almost always, and then received returns
 
@@ -187,7 +187,7 @@ func (x *synRTTFix) expire() {
 //
 // Fix: the echo in a SYN-ACK becomes the timestamp of the last copy of the SYN.
 //
-// Upstream: no issue is known. No longer needed when TestSYNEchoOfNetstack fails.
+// Upstream: docs/upstream/02-syn-echo.md. No longer needed when TestSYNEchoOfNetstack fails.
 type synEchoFix struct{ seen synTable[synSeen] }
 
 // synSeen is the last SYN of one connection.
@@ -245,8 +245,8 @@ func (x *synEchoFix) sent(s *hdr.Segment) {
 //
 // Fix: the window of such an ACK is scaled.
 //
-// Not reported upstream. No longer needed when the row "the window is scaled in the answer to a SYN
-// that comes again" of tests/conformance/tcp passes without it.
+// Upstream: docs/upstream/12-syn-window.md. No longer needed when the row "the window is scaled in
+// the answer to a SYN that comes again" of tests/conformance/tcp passes without it.
 type synWindowFix struct {
 	repeated atomic.Int32 // slots whose SYN has come again; 0 almost always
 
@@ -341,8 +341,8 @@ func (x *synWindowFix) expire() {
 //
 // Fix: of the options in a copy of a SYN those are taken out that our SYN-ACK did not have.
 //
-// Not reported upstream. No longer needed when the row "a copy of a SYN gets no options that its
-// SYN cookie had not" of tests/conformance/tcp passes without it.
+// Upstream: docs/upstream/11-cookie-options.md. No longer needed when the row "a copy of a SYN gets
+// no options that its SYN cookie had not" of tests/conformance/tcp passes without it.
 
 // optionSet is kinds of TCP options, the bit of each set. Kinds of 32 and more are not in it.
 type optionSet uint32
@@ -398,8 +398,8 @@ func eachOption(tcp []byte, do func(option []byte)) {
 //
 // Fix: after one such SYN the next is at least synPause later; those between are dropped.
 //
-// Upstream: no issue is known. No longer needed when the row "a wrong acknowledgement in SYN-SENT"
-// of tests/conformance/tcp passes without it.
+// Upstream: docs/upstream/16-syn-burst.md. No longer needed when the row "a wrong acknowledgement
+// in SYN-SENT" of tests/conformance/tcp passes without it.
 type synBurstFix struct {
 	clock    tcpip.Clock
 	sentSYNs synTable[synSent]
@@ -471,8 +471,8 @@ func (x *synBurstFix) excludes(s *hdr.Segment, seq uint32) bool {
 // connection, whose reset is dropped here. One that Linux answers with an ACK becomes an ACK
 // outside the window, to which netstack does the same.
 //
-// Not reported upstream. No longer needed when the rows on timestamps in TIME-WAIT of
-// tests/conformance/tcp pass without it.
+// Upstream: docs/upstream/17-time-wait-timestamp.md. No longer needed when the rows on timestamps
+// in TIME-WAIT of tests/conformance/tcp pass without it.
 type timeWaitFix struct {
 	number atomic.Int32 // of ending
 

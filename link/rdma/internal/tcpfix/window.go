@@ -23,8 +23,7 @@ import (
 // Fix: an ACK without data that is less than one unit beyond a zero window gets the sequence number
 // that netstack expects. It says the same.
 //
-// Upstream: no issue is known. No longer needed when netstack takes such an ACK itself.
-// TestZeroWindow compares what is changed; no test shows netstack's part.
+// Upstream: docs/upstream/13-window-taken-back.md. No longer needed when TestWindowTakenBack fails.
 type zeroWindow struct {
 	count atomic.Int32 // len(flows); 0 almost always, and then nothing below is touched
 
@@ -94,8 +93,8 @@ func (z *zeroWindow) received(s *hdr.Segment) bool {
 // overtaken acknowledgement from the latest one on, where the peer may have no room. A netstack
 // that keeps what comes beyond its window has no memory left for what is missing.
 //
-// Not reported upstream. No longer needed when the row "an acknowledgement that was overtaken has a
-// small window" of tests/conformance/tcp passes without it.
+// Upstream: docs/upstream/08-window-order.md. No longer needed when the row "an acknowledgement
+// that was overtaken has a small window" of tests/conformance/tcp passes without it.
 type narrowWindow struct {
 	// limit is above every window field that means less than a segment with any peer so far.
 	limit atomic.Uint32
