@@ -2,8 +2,8 @@
 // the segments or the rates that show one, and fails once netstack behaves as the page of
 // docs/upstream says that it should. What works around the fault here may go on that day.
 //
-// The tests import the standard library and gVisor only. One of them, with wire_test.go beside it
-// in an empty module, is the program that goes into a report:
+// The tests import the standard library and gVisor only. One of them, with wire_test.go and
+// norace_test.go beside it in an empty module, is the program that goes into a report:
 //
 //	go test -v -run TestSYNTimestamp .
 //

@@ -78,7 +78,7 @@ func TestStandstill(t *testing.T) {
 				return d
 			}}
 		got, took := r.run(t, much, 10*time.Minute)
-		if s := r.state; got < much && s.SndUna != s.SndNxt && s.Outstanding == 0 {
+		if s := r.state(); got < much && s.SndUna != s.SndNxt && s.Outstanding == 0 {
 			stopped++
 			t.Logf("seed %d: %d bytes came, the last after %v; then nothing for 10 minutes, with "+
 				"%d bytes unacknowledged and %d packets in flight", seed, got, took,
@@ -92,6 +92,7 @@ func TestStandstill(t *testing.T) {
 // TestRecoveryAfterTimeout: half a second in which nothing arrives, and RACK takes the flight for
 // lost at the first acknowledgement; the fast recovery that it begins counts it as in flight.
 func TestRecoveryAfterTimeout(t *testing.T) {
+	bulk(t)
 	const begins, ends = 2 * time.Second, 2500 * time.Millisecond
 	const from, to = ends + 4*time.Second, ends + 5*time.Second
 	rate := func(dark bool) float64 {
@@ -162,11 +163,12 @@ func late(share float64, d time.Duration) func(time.Duration) time.Duration {
 // TestReordering: 1 % of the frames are late by a quarter of the round trip, none is lost, and the
 // rate is a small part of what it is without.
 func TestReordering(t *testing.T) {
+	bulk(t)
 	rate := func(share float64) (float64, tcp.TCPSenderState) {
 		r := road{gso: true, window: 2 << 20, delay: 10 * time.Millisecond, rate: 25e6,
 			fate: late(share, 5*time.Millisecond)}
 		got, took := r.run(t, 16<<20, time.Minute)
-		return megabytes(got, took), r.state
+		return megabytes(got, took), r.state()
 	}
 	clean, _ := rate(0)
 	slow, s := rate(0.01)
@@ -176,6 +178,7 @@ func TestReordering(t *testing.T) {
 
 // TestPause: the wire stands still for 15 ms, 10 times a second, and loses nothing.
 func TestPause(t *testing.T) {
+	bulk(t)
 	const every, lasts = 97 * time.Millisecond, 15 * time.Millisecond
 	rate := func(pauses bool) (float64, tcp.TCPSenderState) {
 		r := road{gso: true, window: 8 << 20, delay: 10 * time.Millisecond, rate: 25e6,
@@ -186,7 +189,7 @@ func TestPause(t *testing.T) {
 				return 0
 			}}
 		got, took := r.run(t, 32<<20, time.Minute)
-		return megabytes(got, took), r.state
+		return megabytes(got, took), r.state()
 	}
 	clean, _ := rate(false)
 	slow, s := rate(true)
@@ -196,15 +199,17 @@ func TestPause(t *testing.T) {
 
 // TestShortPath: on a round trip of 0.2 ms slow start ends in the second round.
 func TestShortPath(t *testing.T) {
+	bulk(t)
 	r := road{gso: false, window: 4 << 20, delay: 100 * time.Microsecond, rate: 1.25e9}
 	r.run(t, 16<<20, time.Minute)
-	shows(t, "19-hystart-short-path", r.state.Ssthresh < 200,
+	shows(t, "19-hystart-short-path", r.state().Ssthresh < 200,
 		"slow start ended at %d packets, of the 1500 that the window has; nothing was lost",
-		r.state.Ssthresh)
+		r.state().Ssthresh)
 }
 
 // TestThreshold: each timeout of the same segment lowers the threshold of slow start.
 func TestThreshold(t *testing.T) {
+	bulk(t)
 	r := road{window: 512 << 10, delay: 10 * time.Millisecond,
 		fate: func(now time.Duration) time.Duration {
 			if now > time.Second && now < 3*time.Second {
@@ -213,6 +218,6 @@ func TestThreshold(t *testing.T) {
 			return 0
 		}}
 	r.run(t, 1<<40, 5*time.Second)
-	shows(t, "20-threshold", r.state.Ssthresh <= 4, "after some timeouts of one segment the "+
-		"threshold of slow start is %d packets, the flight was some 180", r.state.Ssthresh)
+	shows(t, "20-threshold", r.state().Ssthresh <= 4, "after some timeouts of one segment the "+
+		"threshold of slow start is %d packets, the flight was some 180", r.state().Ssthresh)
 }

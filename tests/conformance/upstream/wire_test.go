@@ -632,10 +632,19 @@ type road struct {
 	clock clock
 	free  time.Duration // when the wire to the receiver is free
 	links [2]*channel.Endpoint
-	state tcp.TCPSenderState // of the sender, at its last segment
+
+	mu   sync.Mutex
+	last tcp.TCPSenderState // of the sender, at its last segment; guarded by mu
 
 	mark   time.Duration // after which what has come until then is in marked
 	marked int
+}
+
+// state returns the sender's at its last segment.
+func (r *road) state() tcp.TCPSenderState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
 }
 
 // run sends for at most limit, or until bytes have come, and returns how many did, and when the
@@ -647,7 +656,9 @@ func (r *road) run(t *testing.T, bytes int, limit time.Duration) (got int, took 
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: 4 << 20, Max: 8 << 20}
 	sender, link1 := newStack(&r.clock, 1, r.gso, func(s *tcp.TCPEndpointState) {
 		if s.ID.LocalPort == 80 {
-			r.state = s.Sender
+			r.mu.Lock()
+			r.last = s.Sender
+			r.mu.Unlock()
 		}
 	}, append([]tcpip.SettableTransportProtocolOption{&send}, r.options...)...)
 	receiver, link2 := newStack(&r.clock, 2, r.gso, nil, &window)
@@ -671,7 +682,8 @@ func (r *road) run(t *testing.T, bytes int, limit time.Duration) (got int, took 
 			}
 		}
 	}()
-	var mu sync.Mutex
+	var mu sync.Mutex // guards came and at
+	came, at := 0, time.Duration(0)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		c, err := gonet.DialContextTCP(ctx, receiver, addr, ipv4.ProtocolNumber)
@@ -684,14 +696,14 @@ func (r *road) run(t *testing.T, bytes int, limit time.Duration) (got int, took 
 			size += n
 		}
 		for b := make([]byte, 1<<16); ; {
-			if r.answer != nil && got == asked {
+			if r.answer != nil && came == asked {
 				_, _ = c.Write(make([]byte, 10))
 				asked += size
 			}
 			n, err := c.Read(b)
 			mu.Lock()
-			if got += n; n > 0 {
-				took = r.clock.since()
+			if came += n; n > 0 {
+				at = r.clock.since()
 			}
 			mu.Unlock()
 			if err != nil {
@@ -702,13 +714,13 @@ func (r *road) run(t *testing.T, bytes int, limit time.Duration) (got int, took 
 	enough := func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return got >= bytes
+		return came >= bytes
 	}
 	for r.carry(); !enough() && r.clock.since() < limit && !r.clock.none(); r.carry() {
 		r.clock.step(limit)
 		if r.mark > 0 && r.clock.since() >= r.mark {
 			mu.Lock()
-			r.mark, r.marked = 0, got
+			r.mark, r.marked = 0, came
 			mu.Unlock()
 		}
 	}
@@ -719,7 +731,8 @@ func (r *road) run(t *testing.T, bytes int, limit time.Duration) (got int, took 
 		settle()
 	}
 	mu.Lock()
-	defer mu.Unlock()
+	got, took = came, at
+	mu.Unlock()
 	return got, took
 }
 
