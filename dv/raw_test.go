@@ -3,6 +3,7 @@ package dv_test
 import (
 	"bytes"
 	"net"
+	"os"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -27,10 +28,17 @@ type rawSide struct {
 
 // Where things are in the memory of a side.
 const (
-	rawFrameAt, rawRingAt, rawCQAt, rawRecordAt = 0, 0x2000, 0x4000, 0x5000
-
-	rawMemLen  = 0x6000
+	rawFrameAt = 0
 	rawEntries = 16
+)
+
+// Rings begin with a page.
+var (
+	rawPart     = max(0x2000, os.Getpagesize())
+	rawRingAt   = rawPart
+	rawCQAt     = 2 * rawPart
+	rawRecordAt = 3 * rawPart
+	rawMemLen   = 4 * rawPart
 )
 
 func newRawSide(t testing.TB, open func() (uverbs.Kernel, error)) *rawSide {

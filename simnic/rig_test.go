@@ -31,7 +31,7 @@ func mem(t testing.TB, n int) *mmio.Region {
 	for i := range r.Bytes() {
 		r.Bytes()[i] = 0xa5
 	}
-	return r
+	return r.Sub(0, n) // a page may be larger
 }
 
 // record is a doorbell record, zeroed.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -72,6 +73,7 @@ func TestTree(t *testing.T) {
 		{"columns", checkColumns},
 		{"doc names", checkDocNames},
 		{"one clock", checkClock},
+		{"pages", checkPages},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, f := range files {
@@ -225,4 +227,22 @@ func checkReasons(t testing.TB, files []*file, reasons map[string]string) {
 			t.Errorf("%s needs no reason to be long any more", what)
 		}
 	}
+}
+
+// fixedPage matches what presumes that the pages of the machine that tests run on are of 4 KiB.
+var fixedPage = regexp.MustCompile(
+	`Mmap\(.*\b(4096|8192)\b|&\^ ?(4095|0xfff)\b|Memlock:? =? ?.*\b4096\b`)
+
+// checkPages: tests of what maps or locks memory ask for the size of a page, or inject one. make
+// test-pages runs them as with pages of 16 and 64 KiB.
+func checkPages(f *file) (wrong []string) {
+	if !f.isTest() || !strings.HasPrefix(f.name, "dv/") && !strings.HasPrefix(f.name, "simnic/") {
+		return nil
+	}
+	for i, line := range strings.Split(string(f.src), "\n") {
+		if fixedPage.MatchString(line) {
+			wrong = append(wrong, fmt.Sprintf("line %d: pages are of os.Getpagesize()", i+1))
+		}
+	}
+	return wrong
 }

@@ -37,7 +37,7 @@ func TestBadArguments(t *testing.T) {
 			return err
 		}, "64 or 128"},
 		{"small ring", func() error {
-			_, err := f.c.CreateCQ(CQAttr{Entries: 128, Buf: ring, DBR: dbr})
+			_, err := f.c.CreateCQ(CQAttr{Entries: 128, Buf: ring.Sub(0, 4096), DBR: dbr})
 			return err
 		}, "needs 8192 bytes"},
 		{"no ring", func() error {

@@ -28,6 +28,12 @@ func AskContext(k Kernel, mem *mmio.Region, driver uint32, req, resp any) error 
 	return err
 }
 
+// WithPages returns the options for a kernel with pages of size bytes.
+func (o Options) WithPages(size int) Options {
+	o.pageSize = size
+	return o
+}
+
 // Bytes is the image of a uAPI struct.
 func Bytes(v any) []byte { return bytesOf(v) }
 

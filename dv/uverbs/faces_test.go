@@ -106,6 +106,7 @@ func TestTalkWithStockKernels(t *testing.T) {
 // TestTalkWithSoftwareNIC sends the same requests to package kernel, and compares its replies with
 // the kernels'.
 func TestTalkWithSoftwareNIC(t *testing.T) {
+	need.Pages(t, recordedPages)
 	each(t, func(t *testing.T, m machine, name string) {
 		card, err := simnic.CardNamed(m.card)
 		if err != nil {

@@ -380,6 +380,9 @@ func (k *fakeKernel) alive() int {
 func openFake(t testing.TB, o Options) (*fakeKernel, *Context) {
 	t.Helper()
 	k := newFake(t)
+	if o.pageSize == 0 {
+		o.pageSize = fakePages
+	}
 	c, err := Open(k, o)
 	if err != nil {
 		t.Fatal(err)
@@ -387,6 +390,9 @@ func openFake(t testing.TB, o Options) (*fakeKernel, *Context) {
 	t.Cleanup(func() { c.Close() })
 	return k, c
 }
+
+// fakePages is the page size of the fake kernel: not the one of the machine that tests run on.
+const fakePages = 4096
 
 // region returns n bytes of ring memory.
 func region(t testing.TB, n int) *mmio.Region {

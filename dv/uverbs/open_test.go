@@ -32,7 +32,7 @@ func TestOpenConversation(t *testing.T) {
 	}
 	var want []mmapCall
 	for i := range 8 {
-		want = append(want, mmapCall{0x300000 + int64(i)*0x1000, 4096, true})
+		want = append(want, mmapCall{int64(0x300+i) * fakePages, fakePages, true})
 	}
 	if !slices.Equal(k.mmaps, want) {
 		t.Errorf("mapped %v, want %v", k.mmaps, want)
@@ -141,7 +141,7 @@ func TestOpenClosesDescriptors(t *testing.T) {
 func TestCloseUnmaps(t *testing.T) {
 	k := newFake(t)
 	k.mem = []*mmio.Region{}
-	c, err := Open(k, Options{})
+	c, err := Open(k, Options{pageSize: fakePages})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +330,7 @@ func TestWriteCombining(t *testing.T) {
 					}
 				}
 			}
-			tc.options.pageSize = 4096
+			tc.options.pageSize = fakePages
 			c, err := Open(k, tc.options)
 			if err != nil {
 				t.Fatal(err)

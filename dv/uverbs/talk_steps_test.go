@@ -111,12 +111,12 @@ func openSteps() []step {
 			func(c *talker) error {
 				return c.ask(uverbs.CmdRegMR, make([]byte, 16), nil, nil, nil)
 			}, unix.ENOSPC, 0},
-		{"register page 0 again", mapped(0x300000, 4096, true), 0, 0},
-		{"register page beyond the last", mapped(0x308000, 4096, true), unix.EINVAL, 0},
-		{"two register pages at once", mapped(0x300000, 8192, true), unix.EINVAL, 0},
-		{"clock page", mapped(0x500000, 4096, false), 0, 0},
-		{"clock page, for writing", mapped(0x500000, 4096, true), unix.EPERM, 0},
-		{"page of no kind", mapped(0x900000, 4096, true), unix.EINVAL, 0},
+		{"register page 0 again", mapped(0x300000, recordedPages, true), 0, 0},
+		{"register page beyond the last", mapped(0x308000, recordedPages, true), unix.EINVAL, 0},
+		{"two register pages at once", mapped(0x300000, 2*recordedPages, true), unix.EINVAL, 0},
+		{"clock page", mapped(0x500000, recordedPages, false), 0, 0},
+		{"clock page, for writing", mapped(0x500000, recordedPages, true), unix.EPERM, 0},
+		{"page of no kind", mapped(0x900000, recordedPages, true), unix.EINVAL, 0},
 	}
 }
 

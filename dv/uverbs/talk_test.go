@@ -99,6 +99,9 @@ const (
 	recordsAt = 0x40000
 	queuesLen = 0x41000
 
+	// recordedPages is the page size of the kernels that were recorded.
+	recordedPages = 4096
+
 	// unmapped is below the lowest address that Linux maps.
 	unmapped = 0x7000
 )
@@ -112,7 +115,7 @@ func (c *talker) ask(cmd uint32, in, out, uhwIn, uhwOut any) error {
 
 // open opens the context as this package does.
 func open(c *talker) (err error) {
-	c.ctx, err = uverbs.Open(c.k, uverbs.Options{TxQPs: 2})
+	c.ctx, err = uverbs.Open(c.k, uverbs.Options{TxQPs: 2}.WithPages(recordedPages))
 	return err
 }
 

@@ -13,7 +13,7 @@ import (
 // everyCall makes each call once, with one refusal, and closes all objects.
 func everyCall(t testing.TB, k Kernel) error {
 	t.Helper()
-	c, err := Open(k, Options{})
+	c, err := Open(k, Options{pageSize: fakePages})
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func TestReplayEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Open(k, Options{})
+	c, err := Open(k, Options{pageSize: fakePages})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestReplayEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err = Open(k, Options{}); err != nil {
+	if c, err = Open(k, Options{pageSize: fakePages}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.AllocPD(); !errors.Is(err, ErrReplay) {
@@ -246,7 +246,7 @@ func FuzzReplay(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c, err := Open(k, Options{})
+		c, err := Open(k, Options{pageSize: fakePages})
 		if err != nil {
 			return
 		}

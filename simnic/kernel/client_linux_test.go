@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -36,7 +37,7 @@ func newClient(t *testing.T, cfg simnic.Config, linux Config) *client {
 // closed.
 func openClient(t *testing.T, nic *simnic.NIC, linux *Linux) *client {
 	t.Helper()
-	c := &client{t: t, nic: nic, mem: must(mmio.Alloc(1 << 20))(t)}
+	c := &client{t: t, nic: nic, mem: must(mmio.Alloc(64 * max(16<<10, os.Getpagesize())))(t)}
 	t.Cleanup(func() { _ = c.mem.Close() })
 	c.ctx = must(uverbs.Open(must(linux.OpenNode())(t), uverbs.Options{}))(t)
 	t.Cleanup(func() { _ = c.ctx.Close() })
@@ -47,7 +48,7 @@ func openClient(t *testing.T, nic *simnic.NIC, linux *Linux) *client {
 // alloc allocates memory in whole pages.
 func (c *client) alloc(n int) *mmio.Region {
 	r := c.mem.Sub(c.at, n)
-	c.at += (n + 4095) &^ 4095
+	c.at += wholePages(n)
 	return r
 }
 

@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
@@ -103,7 +104,8 @@ func TestNoContext(t *testing.T) {
 			t.Errorf("destroy %#x: %v, want %v", cmd, errno, unix.ENOENT)
 		}
 	}
-	if _, err := r.node.Mmap(0x300000, 4096, true); err != unix.EINVAL {
+	if _, err := r.node.Mmap(0x300*int64(os.Getpagesize()), os.Getpagesize(),
+		true); err != unix.EINVAL {
 		t.Errorf("mmap: %v", err)
 	}
 }

@@ -61,7 +61,7 @@ func TestNodeLifetime(t *testing.T) {
 func TestNodeAfterClose(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
 	r.open()
-	page, err := r.node.Mmap(0x300000, 4096, true)
+	page, err := r.node.Mmap(0x300*int64(os.Getpagesize()), os.Getpagesize(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,8 @@ func TestNodeAfterClose(t *testing.T) {
 	if errno := r.ioctl(r.command(0, 0)); errno != unix.EBADF {
 		t.Errorf("ioctl: %v", errno)
 	}
-	if _, err := r.node.Mmap(0x300000, 4096, true); err != unix.EBADF {
+	if _, err := r.node.Mmap(0x300*int64(os.Getpagesize()), os.Getpagesize(),
+		true); err != unix.EBADF {
 		t.Errorf("mmap: %v", err)
 	}
 	page.Store64(0x800, 1) // does nothing
@@ -310,11 +311,11 @@ func TestEventDescriptorFlags(t *testing.T) {
 // Pinned memory is counted in pages, doorbell records share pages, and freed memory can be pinned
 // again.
 func TestMemlock(t *testing.T) {
-	r := newRawNode(t, simnic.Config{Seed: 1}, Config{Memlock: 5 * 4096})
+	r := newRawNode(t, simnic.Config{Seed: 1}, Config{Memlock: 5 * int64(os.Getpagesize())})
 	r.open()
 	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8),
 		out: 4, uhwOut: 4}).gotOut, 0)}
-	records := r.alloc(4096)
+	records := r.alloc(1)
 	var cqs []uint32
 	for i := range 4 {
 		w := r.createCQ()
@@ -343,7 +344,7 @@ func TestReadOnlyMemory(t *testing.T) {
 	r.open()
 	o := objects{pd: u32(r.must(write{cmd: uverbs.CmdAllocPD, core: make([]byte, 8),
 		out: 4, uhwOut: 4}).gotOut, 0)}
-	if err := unix.Mprotect(r.queue.Slice(0, 8192), unix.PROT_READ); err != nil {
+	if err := unix.Mprotect(r.queue.Slice(0, wholePages(8192)), unix.PROT_READ); err != nil {
 		t.Fatal(err)
 	}
 	w := r.regMR(o)
@@ -354,7 +355,8 @@ func TestReadOnlyMemory(t *testing.T) {
 	if errno := r.do(&w); errno != 0 {
 		t.Errorf("read-only: %v", errno)
 	}
-	if err := unix.Mprotect(r.queue.Slice(8192, 8192), unix.PROT_NONE); err != nil {
+	if err := unix.Mprotect(r.queue.Slice(wholePages(8192), wholePages(8192)),
+		unix.PROT_NONE); err != nil {
 		t.Fatal(err)
 	}
 	w = r.regMR(o)

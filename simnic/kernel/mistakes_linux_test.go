@@ -1,9 +1,14 @@
 package kernel
 
 import (
+	"os"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"golang.org/x/sys/unix"
 )
+
+// unmapped is the address of the second page, which nobody maps.
+var unmapped = uint64(os.Getpagesize())
 
 // orders are, for each command, its possible mistakes in the order in which linux 6.12 checks them
 // (drivers/infiniband/core/uverbs_cmd.c and hw/mlx5). Of two mistakes at once, the earlier one
@@ -34,10 +39,11 @@ func regMRMistakes(r *rawNode, o objects) order {
 		set32("wraps around", 20, 0xffffffff, unix.EINVAL),
 		machine("no memlock at all", func(c *Config) { c.Memlock = -1 }, unix.EPERM),
 		{"no length", func(_ *rawNode, w *write) { clear(w.core[16:24]) }, unix.EINVAL},
-		machine("memlock too low", func(c *Config) { c.Memlock = 4096 }, unix.ENOMEM),
+		machine("memlock too low", func(c *Config) { c.Memlock = int64(os.Getpagesize()) },
+			unix.ENOMEM),
 		{"not mapped", func(_ *rawNode, w *write) {
-			copy(w.core[8:], bytesOf(uint64(0x1000)))
-			copy(w.core[24:], bytesOf(uint64(0x1000)))
+			copy(w.core[8:], bytesOf(unmapped))
+			copy(w.core[24:], bytesOf(unmapped))
 		}, unix.EFAULT},
 	}}
 }
@@ -57,11 +63,11 @@ func createCQMistakes(r *rawNode, o objects) order {
 		uhwLen("driver's part short", 21, unix.EINVAL),
 		uhw32("driver's flags", 20, 0x80000, unix.EINVAL),
 		uhw32("entry size", 16, 96, unix.EINVAL),
-		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x1000))) },
+		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(unmapped)) },
 			unix.EFAULT},
 		{"record not mapped", func(_ *rawNode,
 			w *write) {
-			copy(w.uhw[8:], bytesOf(uint64(0x1000)))
+			copy(w.uhw[8:], bytesOf(unmapped))
 		}, unix.EFAULT},
 		{"mini format", func(_ *rawNode, w *write) { w.uhw[20], w.uhw[21] = 1, 3 }, unix.EINVAL},
 		uhw32("padding", 20, 0x10000, unix.EOPNOTSUPP),
@@ -106,12 +112,12 @@ func createQPMistakes(r *rawNode, o objects) order {
 		uhw32("no queue at all", 16, 0, unix.EINVAL),
 		{"record not mapped", func(_ *rawNode, w *write) {
 			if len(w.uhw) >= 48 {
-				copy(w.uhw[8:], bytesOf(uint64(0x1000)))
+				copy(w.uhw[8:], bytesOf(unmapped))
 			}
 		}, unix.EFAULT},
 		{"ring not mapped", func(_ *rawNode, w *write) {
 			if len(w.uhw) >= 48 {
-				copy(w.uhw[40:], bytesOf(uint64(0x1000)))
+				copy(w.uhw[40:], bytesOf(unmapped))
 			}
 		}, unix.EFAULT},
 	}}
@@ -184,11 +190,11 @@ func createWQMistakes(r *rawNode, o objects) order {
 		set32("max_wr", 24, 1<<15+1, unix.EINVAL),
 		uhw32("count", 16, 0, unix.EINVAL),
 		{"no buffer", func(_ *rawNode, w *write) { clear(w.uhw[:8]) }, unix.EINVAL},
-		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(uint64(0x1000))) },
+		{"buffer not mapped", func(_ *rawNode, w *write) { copy(w.uhw, bytesOf(unmapped)) },
 			unix.EFAULT},
 		{"record not mapped", func(_ *rawNode,
 			w *write) {
-			copy(w.uhw[8:], bytesOf(uint64(0x1000)))
+			copy(w.uhw[8:], bytesOf(unmapped))
 		}, unix.EFAULT},
 	}}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -38,7 +39,7 @@ func openRawNode(t testing.TB, l *Linux) *rawNode {
 	r.node = k.(*node)
 	t.Cleanup(func() { _ = k.Close() })
 	for _, m := range []**mmio.Region{&r.mem, &r.queue} {
-		if *m, err = mmio.Alloc(1 << 20); err != nil {
+		if *m, err = mmio.Alloc(max(1<<20, 128*os.Getpagesize())); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = (*m).Close() })
@@ -46,10 +47,16 @@ func openRawNode(t testing.TB, l *Linux) *rawNode {
 	return r
 }
 
+// wholePages rounds n bytes up to pages.
+func wholePages(n int) int {
+	page := os.Getpagesize()
+	return (n + page - 1) / page * page
+}
+
 // alloc allocates queue memory in whole pages.
 func (r *rawNode) alloc(n int) uint64 {
 	at := r.at
-	r.at += (n + 4095) &^ 4095
+	r.at += wholePages(n)
 	return r.queue.Addr() + uint64(at)
 }
 

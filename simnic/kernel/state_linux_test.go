@@ -308,6 +308,7 @@ func TestQueryDeviceLengths(t *testing.T) {
 // A reply with less room is cut, one with more room is filled with zeroes.
 func TestAnswerLengths(t *testing.T) {
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
+	r.linux.page = fourKiB
 	r.open()
 	w := r.must(write{cmd: uverbs.ExCmdQueryDevice, core: make([]byte, 8), out: 184, uhwOut: -1})
 	if got := u32(w.gotOut, 180); got != 184 {

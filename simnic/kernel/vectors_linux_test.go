@@ -67,6 +67,7 @@ func TestVectors(t *testing.T) {
 		need.That(t, "little-endian", errors.New("the vectors are of a little-endian machine"))
 	}
 	r := newRawNode(t, simnic.Config{Seed: 1}, Config{})
+	r.linux.page = fourKiB
 	base := r.mem.Addr()
 
 	copy(r.mem.Slice(atUHW, 32), hexBytes(vecUcontext))

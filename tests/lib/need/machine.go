@@ -35,6 +35,16 @@ func UserNS(t testing.TB) {
 	That(t, "userns", probeUserNS())
 }
 
+// Pages is for tests that hold what the kernel here does against kernels with pages of size bytes.
+func Pages(t testing.TB, size int) {
+	t.Helper()
+	var err error
+	if got := os.Getpagesize(); got != size {
+		err = fmt.Errorf("they are of %d bytes", got)
+	}
+	That(t, fmt.Sprintf("pages of %d bytes", size), err)
+}
+
 // TUN continues where this process may make a network namespace with a TAP interface in it.
 func TUN(t testing.TB) {
 	t.Helper()
