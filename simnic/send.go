@@ -200,3 +200,164 @@ func checksumFlags(f *frame.Frame, flags uint8) {
 		f.NeedsCsum = false
 	}
 }
+
+// sendLSO sends the payload of the data segments behind copies of the inlined
+// headers, cut into pieces of mss bytes: as one unsegmented frame per 64 KiB if all destinations
+// accept it, else packet by packet. Packets ahead of a payload byte that cannot be read are sent.
+func (sq *SQ) sendLSO(w *wqe, e *eth) fault {
+	payload, f := w.segmentBytes(e.dataAt)
+	if f.syndrome != 0 {
+		return f
+	}
+	if e.insert != 0 || e.mss == 0 {
+		return faultFormat
+	}
+	s, ok := frame.NewSegmenter(e.header, e.mss, payload)
+	if !ok || s.Headers.L4At+s.Headers.L4Len > len(e.header) {
+		return faultFormat
+	}
+	if payload+len(e.header) > sq.nic.caps.MaxLSO || len(e.header)+e.mss > maxSend {
+		return faultLength
+	}
+	s.IPChecksum, s.L4Checksum = e.csum&mlx5.CsumL3 != 0, e.csum&mlx5.CsumL4 != 0
+	return sq.emitSegments(w, e, &s, sq.packetsPerFrame(e, &s, payload))
+}
+
+// packetsPerFrame returns how many packets of payload go into one frame: one, or as many as the
+// IP length field can express.
+func (sq *SQ) packetsPerFrame(e *eth, s *frame.Segmenter, payload int) int {
+	ipv4 := s.Headers.L3 == mlx5.L3IPv4
+	if e.csum&mlx5.CsumL4 == 0 || ipv4 && e.csum&mlx5.CsumL3 == 0 || payload <= e.mss {
+		return 1
+	}
+	if sq.nic.offloadsTo(e.header)&s.Offload() == 0 {
+		return 1
+	}
+	return (maxSend - len(e.header)) / e.mss
+}
+
+// emitSegments reads the payload in pieces of n packets and emits a frame for each.
+func (sq *SQ) emitSegments(w *wqe, e *eth, s *frame.Segmenter, n int) fault {
+	src := source{sq: sq, w: w, at: e.dataAt}
+	for g := s.Pieces(n); g.Next(); {
+		b := sq.arenaRoom(len(e.header) + g.Len)
+		body := b[len(e.header) : len(e.header)+g.Len]
+		if f := src.readPayload(body); f.syndrome != 0 {
+			return f
+		}
+		fr := frame.Frame{Data: b[:len(e.header)+g.Len]}
+		if g.Len > e.mss {
+			g.Unsegmented(&fr)
+		} else {
+			g.Header(b, frame.Sum(body))
+		}
+		pad := max(len(fr.Data), frame.MinFrame)
+		if sq.nic.caps.PadTX && len(fr.Data) < frame.MinFrame {
+			clear(b[len(fr.Data):frame.MinFrame])
+			fr.Data = b[:frame.MinFrame]
+		}
+		sq.burst.frames = append(sq.burst.frames, fr)
+		sq.burst.used += pad
+	}
+	return fault{}
+}
+
+// source reads the data segments of a WQE as one byte stream.
+type source struct {
+	sq  *SQ
+	w   *wqe
+	at  int     // next segment
+	cur dataSeg // rest of the segment before it
+}
+
+// readPayload fills dst.
+func (s *source) readPayload(dst []byte) fault {
+	for len(dst) > 0 {
+		if s.cur.n == 0 {
+			var f fault
+			if s.cur, s.at, f = s.w.dataSegmentAt(s.at); f.syndrome != 0 {
+				return f
+			}
+			continue
+		}
+		n := min(s.cur.n, len(dst))
+		if s.cur.inline != nil {
+			copy(dst, s.cur.inline[:n])
+			s.cur.inline = s.cur.inline[n:]
+		} else if f := s.sq.burst.mem.readMemory(s.sq, s.cur.lkey, s.cur.addr,
+			dst[:n]); f.syndrome != 0 {
+			return f
+		}
+		s.cur.addr += uint64(n)
+		s.cur.n -= n
+		dst = dst[n:]
+	}
+	return fault{}
+}
+
+// sendMultiPacket sends one packet per data segment of an enhanced multi-packet WQE.
+// The Ethernet segment applies to all of them.
+func (sq *SQ) sendMultiPacket(w *wqe, e *eth) fault {
+	if !sq.nic.caps.EnhancedMPW || !sq.attr.MPW || len(e.header) != 0 || e.insert != 0 ||
+		e.mss != 0 || sq.nic.caps.MinInline != InlineNone {
+		return faultFormat
+	}
+	return sq.sendRecords(w, e)
+}
+
+// maxLegacyMPW gives the most frames of a multi-packet WQE of the older kind (DPDK
+// drivers/common/mlx5/mlx5_prm.h, MLX5_MPW_MAX_PACKETS).
+const maxLegacyMPW = 6
+
+// legacyMPW sends one packet per data segment of a multi-packet WQE of the older kind, all
+// of the length that mss has. It takes pointers only, and no inline bytes, even if other WQEs need
+// some (DPDK drivers/net/mlx5/mlx5_tx_mpw.c).
+func (sq *SQ) legacyMPW(w *wqe, e *eth) fault {
+	if len(e.header) != 0 || e.insert != 0 || e.mss == 0 ||
+		(len(w.raw)-e.dataAt)/mlx5.DataSegSize > maxLegacyMPW {
+		return faultFormat
+	}
+	for at := e.dataAt; at < len(w.raw); at += mlx5.DataSegSize {
+		if s, _, f := w.dataSegmentAt(at); f.syndrome != 0 || s.inline != nil || s.n != e.mss {
+			return faultFormat
+		}
+	}
+	return sq.sendRecords(w, e)
+}
+
+// legacyMPW reports whether the WQE is a multi-packet one of the older kind.
+func (w *wqe) legacyMPW() bool { return w.op == mlx5.OpLSO && w.opmod == mlx5.OpModLegacyMPW }
+
+// sendRecords sends one packet per data segment.
+func (sq *SQ) sendRecords(w *wqe, e *eth) fault {
+	if _, f := w.segmentBytes(e.dataAt); f.syndrome != 0 {
+		return f
+	}
+	for at := e.dataAt; at < len(w.raw); {
+		s, next, f := w.dataSegmentAt(at)
+		if f.syndrome == 0 {
+			f = sq.sendRecord(w, s, e)
+		}
+		if f.syndrome != 0 {
+			return f
+		}
+		at = next
+	}
+	return fault{}
+}
+
+// sendRecord sends one record.
+func (sq *SQ) sendRecord(w *wqe, s dataSeg, e *eth) fault {
+	if f := sq.checkLength(w, s.n); f.syndrome != 0 {
+		return f
+	}
+	b := sq.arenaRoom(s.n + frame.VLANTag)
+	if s.inline != nil {
+		copy(b[frame.VLANTag:], s.inline)
+	} else if f := sq.burst.mem.readMemory(sq, s.lkey, s.addr,
+		b[frame.VLANTag:frame.VLANTag+s.n]); f.syndrome != 0 {
+		return f
+	}
+	sq.emitPacket(b, s.n, e)
+	return fault{}
+}
