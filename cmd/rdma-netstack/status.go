@@ -533,6 +533,7 @@ func protocols() []protocol {
 			{"%d fast retransmits", counted("tcp_fast_retransmit"), false},
 			{"%d retransmits in slow start", counted("tcp_slow_start_retransmits"), false},
 			{"TCPTimeouts: %d", counted("tcp_timeouts"), false},
+			{"%d DSACKs received", counted("tcp_segments_acked_with_dsack"), false},
 			{"TCPSackRecovery: %d", counted("tcp_sack_recovery"), false},
 			{"TCPLossProbeRecovery: %d", counted("tcp_tlp_recovery"), false},
 		}},

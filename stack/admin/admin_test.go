@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
@@ -115,6 +116,25 @@ func TestProblems(t *testing.T) {
 	if len(got) != 2 || got[0].Name != "rx12_stalls" || got[0].Count != 7 ||
 		got[1].Name != "udp_unknown_port_errors" || got[1].Meaning == "" || got[1].Advice == "" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestLateOrLost: of segments that were sent again those are told apart that the peer had already.
+func TestLateOrLost(t *testing.T) {
+	for _, tt := range []struct {
+		again, had uint64
+		want       string
+	}{
+		{312, 312, "312 were late, the peer had them already; 0 lost"},
+		{312, 318, "312 were late, the peer had them already; 0 lost"},
+		{5, 2, "2 were late, the peer had them already; 3 lost"},
+		{5, 0, "0 were late, the peer had them already; 5 lost"},
+	} {
+		got := admin.Problems(admin.Counters{Counters: map[string]uint64{
+			"tcp_retransmits": tt.again, "tcp_segments_acked_with_dsack": tt.had}})
+		if len(got) != 1 || !strings.Contains(got[0].Meaning, tt.want) {
+			t.Errorf("%d sent again, %d reported: %+v", tt.again, tt.had, got)
+		}
 	}
 }
 

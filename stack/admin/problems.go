@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"sync"
@@ -172,8 +173,8 @@ func transportExplanations() []explanation {
 			"segments or datagrams whose header makes no sense", "a peer is broken or hostile"},
 		{`tcp_retransmits|tcp_(fast|slow_start)_retransmits|tcp_timeouts`,
 			"segments sent again, and timeouts before",
-			"frames get lost on the way: compare the counters of switch and peer; ss -i shows " +
-				"which connections"},
+			"lost on the way: compare the counters of switch and peer; late: the peer or this " +
+				"host had no processor for two round trips; ss -i shows which connections"},
 		{`tcp_failed_dials|tcp_failed_(connection_attempts|port_reservations)`,
 			"dials that failed", "the peer refuses or does not answer; the program has the error"},
 		{`tcp_listen_overflow_.*|tcp_forward_max_in_flight_drop`,
@@ -197,11 +198,23 @@ func Problems(c Counters) []Problem {
 	for _, m := range matchers() {
 		for _, name := range names {
 			if n := c.Counters[name]; n > 0 && m.is.MatchString(name) {
-				all = append(all, Problem{name, n, m.meaning, m.advice})
+				p := Problem{name, n, m.meaning, m.advice}
+				if name == "tcp_retransmits" {
+					p.Meaning = resent(n, c.Counters["tcp_segments_acked_with_dsack"])
+				}
+				all = append(all, p)
 			}
 		}
 	}
 	return all
+}
+
+// resent says of n segments that were sent again how many the peer had already: it reports them
+// (RFC 2883).
+func resent(n, duplicates uint64) string {
+	late := min(n, duplicates)
+	return fmt.Sprintf("segments sent again: %d were late, the peer had them already; %d lost, as "+
+		"far as peers tell", late, n-late)
 }
 
 // Explained reports whether Problems knows a name.

@@ -221,3 +221,29 @@ func TestThreshold(t *testing.T) {
 	shows(t, "20-threshold", r.state().Ssthresh <= 4, "after some timeouts of one segment the "+
 		"threshold of slow start is %d packets, the flight was some 180", r.state().Ssthresh)
 }
+
+// TestProbe: the peer is slow for two round trips, and the tail loss probe is sent for nothing. The
+// acknowledgement of all data, which comes before the one with the report of a duplicate, counts as
+// that of the probe: a loss, for which the window shrinks.
+func TestProbe(t *testing.T) {
+	h := newHost(t, false)
+	c := h.open(mss(1040), sackOK(), stamp(5000, 0))
+	for range 5 {
+		h.write(c, 1000)
+		h.advance(time.Microsecond)
+	}
+	first := h.sent()
+	before := h.window()
+	again := h.sentFor(50 * time.Millisecond)
+	if len(first) != 5 || len(again) != 1 {
+		t.Fatalf("%d segments, then %d", len(first), len(again))
+	}
+	val, _, _ := first[4].stamp()
+	h.send(segment{flags: ack, seq: 1, ack: 5001, win: -1, options: options(stamp(5100, val))})
+	after := h.window()
+	val, _, _ = again[0].stamp()
+	h.send(segment{flags: ack, seq: 1, ack: 5001, win: -1, options: options(stamp(5101, val),
+		h.sack(0, [2]uint32{4001, 5001}))})
+	shows(t, "32-probe", after < before, "the congestion window was %d packets, and is %d after "+
+		"an acknowledgement of all, whose timestamp is that of the first copy", before, after)
+}

@@ -579,6 +579,13 @@ func (h *host) endpoint() *tcp.Endpoint {
 	return nil
 }
 
+// window returns the connection's congestion window, in packets.
+func (h *host) window() uint32 {
+	var info tcpip.TCPInfoOption
+	must(h.endpoint().GetSockOpt(&info))
+	return info.SndCwnd
+}
+
 // keepAlive has the connection probed each idle.
 func (h *host) keepAlive(idle time.Duration) {
 	e := h.endpoint()
