@@ -80,6 +80,7 @@ func (s *Stack) Stats() Stats {
 	sent := s.acks.told.without(s.ACKStats(), c)
 	up, changes := s.uplink.LinkState()
 	asked, refused := s.addrs.dhcp.Counts()
+	link := s.LinkStats() // first: of what it spares netstack has counted all
 	return Stats{
 		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
@@ -104,7 +105,7 @@ func (s *Stack) Stats() Stats {
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),
 		TCPDialed:             c.TCP.ActiveConnectionOpenings.Value(),
 		TCPFailedDials:        s.conns.failedDials.Load(),
-		TCPRetransmits:        c.TCP.Retransmits.Value() + s.LinkStats().TxResent,
+		TCPRetransmits:        link.TxResent - link.TxSpared + c.TCP.Retransmits.Value(),
 		TCPTimeouts:           c.TCP.Timeouts.Value(),
 		TCPChecksumErrors:     c.TCP.ChecksumErrors.Value(),
 		TCPResetsSent:         c.TCP.ResetsSent.Value(),

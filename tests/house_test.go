@@ -18,7 +18,7 @@ var most = struct {
 	packageFiles: 40,
 	knobs:        87,
 	causativeHas: 0,
-	productLines: 91_676,
+	productLines: 92_010,
 	oneWord:      26.7,
 	definitions:  12.9,
 }

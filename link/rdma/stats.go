@@ -58,6 +58,7 @@ type Stats struct {
 	TxWaits   uint64 // waits for room: of a datagram, or of a segment as the backlog was full
 	TxDropped uint64 // refused because there still was no room
 	TxResent  uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
+	TxSpared  uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
 	TxErrors  uint64 // refused for another reason: too long, or the device is closed
 
 	// Segments that found no room, see backlog.go. They count as taken.
@@ -244,7 +245,7 @@ func (e *Endpoint) Stats() Stats {
 			of.TxFrames += c.frames[k].Load()
 		}
 	}
-	s.TxResent = e.flows.Resent()
+	s.TxResent, s.TxSpared = e.flows.Resent(), e.flows.Spared()
 	s.RxACKsKept, s.RxACKsLate = e.flows.HeldBack()
 	return s
 }

@@ -36,7 +36,7 @@ const burst = 20
 // dropped for a reason.
 func linkSent(s *rdma.Stats, synsAgain uint64) error {
 	gone := s.Rings.TxFrames + s.Packet.TxFrames + s.None.TxFrames + s.TxBacklog +
-		s.TxBacklogDropped
+		s.TxBacklogDropped + s.TxSpared
 	if gone > s.TxPackets || gone+s.TxErrors+burst*synsAgain < s.TxPackets {
 		return fmt.Errorf("the link took %d packets from the stack and knows of %d: %+v",
 			s.TxPackets, gone, *s)

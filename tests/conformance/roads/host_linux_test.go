@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -250,6 +251,75 @@ func (b *bench) bulk(k kind, down bool, d time.Duration) (float64, error) {
 	return float64(n) / time.Since(began).Seconds(), err
 }
 
+// answer returns how long one of size bytes, in one write, takes on a connection of its own.
+func (b *bench) answer(k kind, size int) (took time.Duration, err error) {
+	at := netip.AddrPortFrom(k.at, 5001).String()
+	ln, err := k.server.Listen("tcp4", at)
+	if err != nil {
+		return 0, err
+	}
+	defer ln.Close()
+	go func() {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		if _, err = io.ReadFull(c, make([]byte, 100)); err == nil {
+			_, _ = c.Write(make([]byte, size))
+		}
+		_, _ = io.Copy(io.Discard, c)
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := b.client.DialContext(ctx, "tcp4", at)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	began := time.Now()
+	if _, err = c.Write(make([]byte, 100)); err == nil {
+		_, err = io.CopyN(io.Discard, c, int64(size))
+	}
+	return time.Since(began), err
+}
+
+// printAnswers prints how long the answers of TestAnswers take: the median and the longest but one
+// in twenty of ROUNDS runs, and of four times as many with 1 % of the frames lost.
+func (b *bench) printAnswers(t *testing.T) {
+	rounds := number("ROUNDS", 3)
+	fmt.Printf("| answer | %s |\n|---|---|\n", b.names(" | "))
+	for _, tt := range answers {
+		b.answerRow(t, tt.String(), tt.size, rounds,
+			func(w *Way) { w.Lose = losing(tt.lost, tt.size) })
+	}
+	for _, size := range []int{14000, 60000} {
+		b.answerRow(t, fmt.Sprint(size, " bytes, 1 % lost"), size, 4*rounds,
+			func(w *Way) { w.Loss = 0.01 })
+	}
+}
+
+func (b *bench) answerRow(t *testing.T, name string, size, rounds int, lose func(*Way)) {
+	line := "| " + name
+	took := make([][]float64, len(b.kinds))
+	for round := range rounds {
+		for i, k := range b.kinds {
+			ways := [2]*Way{NewWay(Road{Delay: answerDelay}, uint64(round), 0),
+				NewWay(Road{Delay: answerDelay}, uint64(round), 1)}
+			lose(ways[0])
+			k.relay.Travel(ways)
+			d, err := b.answer(k, size)
+			must(t, err)
+			took[i] = append(took[i], d.Seconds()*1e3)
+		}
+	}
+	for _, of := range took {
+		sorted := slices.Sorted(slices.Values(of))
+		line += fmt.Sprintf(" | %.0f, %.0f ms", median(of), sorted[len(sorted)*19/20])
+	}
+	fmt.Println(line + " |")
+}
+
 // TestTable prints the rates of Linux and of the product in turns, medians of ROUNDS runs of SECS
 // seconds, on the roads and round trips that ROADS and RTTS name. It compares nothing with bounds,
 // as rates on the system's time depend on the machine: TestWorlds does, on virtual time.
@@ -258,6 +328,10 @@ func TestTable(t *testing.T) {
 		need.That(t, "ROADS", errors.New("make test-roads sets it: an hour"))
 	}
 	b := newBench(t)
+	if os.Getenv("ROADS") == "answers" {
+		b.printAnswers(t)
+		return
+	}
 	rounds, d := number("ROUNDS", 3), time.Duration(number("SECS", 3))*time.Second
 	fmt.Printf("| RTT | road | | %s | ratios |\n|---|---|---|---|---|\n", b.names(" | "))
 	for _, rtt := range durations(t) {

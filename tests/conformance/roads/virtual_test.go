@@ -177,10 +177,10 @@ var worlds = []struct {
 func TestAnswers(t *testing.T) {
 	oneProcessor(t)
 	for _, tt := range answers {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(tt.String(), func(t *testing.T) {
 			within(t, func(w *World) {
-				ways := w.Travel(Road{Delay: 25 * time.Millisecond}, 1)
-				ways[0].Lose = losing(tt.lost)
+				ways := w.Travel(Road{Delay: answerDelay}, 1)
+				ways[0].Lose = losing(tt.lost, tt.size)
 				took, err := w.Answers(1, tt.size)
 				if err != nil || len(took) != 1 {
 					t.Fatal(took, err)
@@ -194,33 +194,48 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-const answerSize = 14000
+const answerDelay = 25 * time.Millisecond
 
-// answers lists what is lost of an answer with a round trip of 50 ms, how long Linux then takes (0:
-// not measured), and how long the product may take.
-var answers = []struct {
-	name        string
+// answer describes what is lost of an answer with a round trip of 50 ms, how long Linux 6.18
+// then takes, and how long the product may take.
+type answer struct {
 	size        int
-	lost        []int // data frames of the server, from 0
+	name        string
+	lost        []int // data frames of the server, from 0; -1: the last
 	linux, most time.Duration
-}{
-	{"nothing", answerSize, nil, 51 * time.Millisecond, 52 * time.Millisecond},
-	{"the first", answerSize, []int{0}, 107 * time.Millisecond, 250 * time.Millisecond},
-	{"first, fourth and seventh", answerSize, []int{0, 3, 6}, 118 * time.Millisecond,
-		500 * time.Millisecond},
-	{"the last", answerSize, []int{9}, 0, 420 * time.Millisecond},
-	{"the last two", answerSize, []int{8, 9}, 370 * time.Millisecond, 730 * time.Millisecond},
 }
 
-// losing loses frames with data by their number.
-func losing(numbers []int) func(b []byte) bool {
-	n := -1
+func (a answer) String() string { return fmt.Sprintf("%d bytes, %s lost", a.size, a.name) }
+
+var answers = func() []answer {
+	const ms = time.Millisecond
+	return []answer{
+		{14000, "nothing", nil, 51 * ms, 52 * ms},
+		{14000, "the first", []int{0}, 102 * ms, 115 * ms},
+		{14000, "first, fourth and seventh", []int{0, 3, 6}, 102 * ms, 115 * ms},
+		{14000, "the last", []int{-1}, 375 * ms, 410 * ms},
+		{14000, "the last two", []int{-2, -1}, 463 * ms, 210 * ms},
+		{60000, "nothing", nil, 153 * ms, 155 * ms},
+		{60000, "the first", []int{0}, 307 * ms, 225 * ms},
+		{60000, "first, fourth and seventh", []int{0, 3, 6}, 304 * ms, 225 * ms},
+		{60000, "the 20th, 24th and 28th", []int{19, 23, 27}, 203 * ms, 215 * ms},
+		{60000, "the last", []int{-1}, 468 * ms, 510 * ms},
+		{60000, "the last two", []int{-2, -1}, 366 * ms, 310 * ms},
+	}
+}()
+
+// losing loses frames with data of an answer by their number: -1 is the last, -2 that before.
+func losing(numbers []int, size int) func(b []byte) bool {
+	n, sent := -1, 0
 	return func(b []byte) bool {
 		h := frame.Parse(b)
-		if h.L4At == 0 || h.L4At+h.L4Len == h.End {
+		payload := h.End - h.L4At - h.L4Len
+		if h.L4At == 0 || payload == 0 {
 			return false
 		}
 		n++
-		return slices.Contains(numbers, n)
+		sent += payload
+		fromEnd := -1 - (size-sent+1447)/1448
+		return slices.Contains(numbers, n) || sent <= size && slices.Contains(numbers, fromEnd)
 	}
 }

@@ -338,8 +338,8 @@ func fixes() []row {
 				990ms  < S 0 mss 1000 ts 5990 0
 				       > A 1 ack 1
 				1s     > SA 0 ack 1 mss own ts 0 5990`},
-		{name: "a loss within a super-segment is probed for",
-			source: "docs/netstack-workarounds.md: gso_sack_filter.go",
+		{name: "a loss within a super-segment is sent again after the reordering window",
+			source: "RFC 8985 6.2; docs/netstack-workarounds.md: repair.go",
 			script: `
 				0      open mss 1036 sackok
 				       write 3000
@@ -349,8 +349,59 @@ func fixes() []row {
 				       count lso 1
 				10ms   < A 1 ack 1001 sack 2001-3001
 				       count sackremoved 1
-				32500us > A 1001+1000 ack 1
-				40ms   < A 1 ack 3001`},
+				12500us > A 1001+1000 ack 1
+				       count resent 1
+				22500us < A 1 ack 3001`},
+		{name: "three losses within a super-segment are sent again at once",
+			source: "RFC 6675 5, RFC 8985 6.2",
+			linux:  "the same, a quarter of a round trip earlier",
+			script: `
+				0      open mss 1040 sackok ts rtt 50ms
+				       write 10000
+				       > A 1+1000 ack 1
+				       > A 1001+1000 ack 1
+				       > A 2001+1000 ack 1
+				       > A 3001+1000 ack 1
+				       > A 4001+1000 ack 1
+				       > A 5001+1000 ack 1
+				       > A 6001+1000 ack 1
+				       > A 7001+1000 ack 1
+				       > A 8001+1000 ack 1
+				       > PA 9001+1000 ack 1
+				50ms   < A 1 ack 1 sack 1001-2001
+				       < A 1 ack 1 sack 1001-3001
+				       < A 1 ack 1 sack 4001-5001 1001-3001
+				       < A 1 ack 1 sack 4001-6001 1001-3001
+				       < A 1 ack 1 sack 7001-8001 4001-6001 1001-3001
+				       < A 1 ack 1 sack 7001-9001 4001-6001 1001-3001
+				       < A 1 ack 1 sack 7001-10001 4001-6001 1001-3001
+				62500us > A 1+1000 ack 1
+				       > A 3001+1000 ack 1
+				       > A 6001+1000 ack 1
+				       count resent 3
+				112500us < A 1 ack 10001
+				       write 1000
+				       > PA 10001+1000 ack 1
+				162500us < A 1 ack 11001`},
+		{name: "the end of a super-segment is sent beside a tail loss probe",
+			source: "RFC 8985 7.3",
+			linux:  "sends the last segment only, net/ipv4/tcp_output.c tcp_send_loss_probe",
+			script: `
+				0      open mss 1040 sackok ts rtt 50ms
+				       write 5000
+				       > A 1+1000 ack 1
+				       > A 1001+1000 ack 1
+				       > A 2001+1000 ack 1
+				       > A 3001+1000 ack 1
+				       > PA 4001+1000 ack 1
+				50ms   < A 1 ack 2001
+				150ms  > A 2001+1000 ack 1
+				       > PA 4001+1000 ack 1
+				       count resent 1
+				200ms  < A 1 ack 3001 sack 4001-5001
+				       > A 3001+1000 ack 1
+				       count resent 1
+				250ms  < A 1 ack 5001`},
 		{name: "a FIN that was sent too often to be sent again by a timeout",
 			source: "docs/netstack-workarounds.md: fin_count.go",
 			linux:  "counts timeouts only, net/ipv4/tcp_timer.c tcp_write_timeout",

@@ -58,7 +58,7 @@ func BenchmarkResendIdle(b *testing.B) {
 	for b.Loop() {
 		seq += 1000
 		binary.BigEndian.PutUint32(out.TCP()[4:], seq)
-		r.sent(pkt, &out)
+		r.sent(pkt, &out, false)
 		r.received(&in)
 	}
 	if n := r.number.Load(); n != 0 {

@@ -15,6 +15,7 @@
 //	                   goBack        RACK takes a flight for lost after a timeout
 //	                   hideTail      RACK does so at the SACK of a tail loss probe
 //	                   finLeft       a FIN is given up that was sent too often in one recovery
+//	repair.go          repair        several losses inside a super-segment cost a timeout each
 //	reorder.go         reorderWindow what three others overtake is lost for good
 //	window.go          zeroWindow    a window announced as 0 takes back what was granted
 //	                   narrowWindow  what no longer fits the window is never sent again

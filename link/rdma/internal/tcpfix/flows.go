@@ -35,6 +35,8 @@ func New(clock tcpip.Clock, r random.Source, post Poster, deliver func(frame []b
 	f.resend.open(clock, post)
 	f.narrow.open()
 	f.reorder.open(clock, f.resend.end, deliver)
+	f.resend.deliver, f.resend.path = deliver, f.reorder.path
+	f.resend.sackOK = f.narrow.sackPermitted
 	f.handshake.took, f.synRTT.took = f.reorder.noteHandshake, f.reorder.noteHandshake
 	return f
 }
@@ -58,8 +60,10 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	f.synEcho.sent(s)
 	f.synWindow.sent(s)
 	f.handshake.sent(s)
-	f.reorder.sent(s)
-	f.resend.sent(pkt, s)
+	gaps := f.reorder.sent(s)
+	if f.resend.sent(pkt, s, gaps) {
+		return true
+	}
 	gso := &pkt.GSOOptions
 	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
 		f.gsoSACK.sent(s)
@@ -82,6 +86,8 @@ const (
 	HandshakeData                      // nothing: it ends a handshake; an ACK of it is to go first
 	HandshakeStamp                     // nothing: likewise, and that ACK needs [Flows.SYNStamp]
 	Held                               // nothing: it is kept, or said already; drop it
+
+	repairBegun // nothing: what is missing is sent from here
 )
 
 // Received changes a received frame where that is needed. p has been parsed from it, and its
@@ -110,6 +116,11 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 		return c
 	}
 	c |= f.resend.received(&s)
+	if c&repairBegun != 0 {
+		c &^= repairBegun
+		f.gsoSACK.passSACK(&s)
+		return c
+	}
 	if f.gsoSACK.received(&s) {
 		c |= SACKRemoved
 	}
@@ -167,10 +178,14 @@ func (f *Flows) Repeat() { f.resend.repeat() }
 // Resent counts the segments that were sent again.
 func (f *Flows) Resent() uint64 { return f.resend.count.Load() }
 
+// Spared counts the segments that netstack has sent again and that Sent has dropped: they had come,
+// or are among those of Resent.
+func (f *Flows) Spared() uint64 { return f.resend.spared.Load() }
+
 // HeldBack counts the acknowledgements that Received has kept, and those that were delivered later,
-// among them copies of some whose SACK option had been taken out.
+// among them copies of some that had been delivered.
 func (f *Flows) HeldBack() (kept, delivered uint64) {
-	return f.reorder.held.Load(), f.reorder.late.Load()
+	return f.reorder.held.Load(), f.reorder.late.Load() + f.resend.told.Load()
 }
 
 // Forget lets go of all packets: the endpoint has been detached.

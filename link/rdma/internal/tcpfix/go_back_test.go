@@ -113,7 +113,7 @@ func rates(outage, later time.Duration, atEnd func(*goBackRun), plain bool) (bef
 		lossy: lossy{gso: true, delay: goBackDelay,
 			dark: func(now time.Duration) bool { return now >= goBackStart && now < end }}}}
 	r.ends = [2]*lossyEnd{r.newLossyEnd(&r.clock, 1), r.newLossyEnd(&r.clock, 2)}
-	r.ends[0].plain = plain
+	r.ends[0].plain, r.ends[0].flows.resend.repairs = plain, !plain
 	reno, window := goBackControl, tcpip.TCPReceiveBufferSizeRangeOption{Min: goBackWindow,
 		Default: goBackWindow, Max: goBackWindow}
 	must(r.ends[0].stack.SetTransportProtocolOption(tcp.ProtocolNumber, &reno))

@@ -79,6 +79,17 @@ func (g *gsoSACKFilter) sent(s *hdr.Segment) {
 	f.known = min(f.known+1, gsoStarts)
 }
 
+// passSACK leaves the SACK option of a flow until all is acknowledged that has been sent: what is
+// missing is sent again, and netstack is told.
+func (g *gsoSACKFilter) passSACK(s *hdr.Segment) {
+	shard, f, key := g.flow(s)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if f.key == key {
+		f.resent, f.resends = f.end, true
+	}
+}
+
 // received overwrites the SACK option of a segment if netstack is better off without, and reports
 // whether it did.
 func (g *gsoSACKFilter) received(s *hdr.Segment) bool {

@@ -90,7 +90,7 @@ func TestNarrowWindow(t *testing.T) {
 // noter lets a resender take note of data by its headers alone.
 type noter struct{ r *resender }
 
-func (n noter) sent(s *hdr.Segment) { n.r.sent(nil, s) }
+func (n noter) sent(s *hdr.Segment) { n.r.sent(nil, s, false) }
 
 // TestSYNOptions: options that make no sense end the list.
 func TestSYNOptions(t *testing.T) {
@@ -111,7 +111,7 @@ func TestSYNOptions(t *testing.T) {
 	} {
 		tcp := append(make([]byte, hdr.TCPLen), tc.options...)
 		tcp[12] = byte(len(tcp)/4) << 4
-		if mss, scale := synOptions(tcp); mss != tc.mss || scale != tc.scale {
+		if mss, scale, _ := synOptions(tcp); mss != tc.mss || scale != tc.scale {
 			t.Errorf("%s: MSS %d, scale %d, want %d, %d", tc.name, mss, scale, tc.mss, tc.scale)
 		}
 	}

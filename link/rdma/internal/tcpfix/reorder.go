@@ -114,11 +114,19 @@ func (r *reorderWindow) noteHandshake(hash uint64, rtt time.Duration) {
 	r.rtts[hash&(reorderRTTs-1)].Store(hash>>32<<32 | us)
 }
 
-// sent takes note of an outgoing segment.
-func (r *reorderWindow) sent(s *hdr.Segment) {
+// path returns the round trip of a flow's handshake; 0: it is not known.
+func (r *reorderWindow) path(hash uint64) time.Duration {
+	if slot := r.rtts[hash&(reorderRTTs-1)].Load(); slot>>32 == hash>>32 {
+		return time.Duration(uint32(slot)) * time.Microsecond
+	}
+	return 0
+}
+
+// sent takes note of an outgoing segment, and reports whether the flow has had gaps.
+func (r *reorderWindow) sent(s *hdr.Segment) (gaps bool) {
 	special := s.Flags()&(hdr.FlagSYN|hdr.FlagRST) != 0
 	if r.number.Load() == 0 || s.Payload == 0 && !special {
-		return
+		return false
 	}
 	t, hash := s.Flow()
 	shard := r.shard(hash)
@@ -132,7 +140,9 @@ func (r *reorderWindow) sent(s *hdr.Segment) {
 	default:
 		seq, _ := hdr.Numbers(s.TCP())
 		f.sent(seq, seq+uint32(s.Payload), r.clock.NowMonotonic())
+		return true
 	}
+	return false
 }
 
 // sent takes note of data sent.
@@ -196,10 +206,8 @@ func (r *reorderWindow) beginFlow(shard *reorderShard, s *hdr.Segment, hash uint
 		len(shard.flows) == maxReorderFlows {
 		return nil
 	}
-	f := &reorderFlow{hash: hash, una: ack, nxt: end, steps: 1, used: r.clock.NowMonotonic()}
-	if slot := r.rtts[hash&(reorderRTTs-1)].Load(); slot>>32 == hash>>32 {
-		f.minRTT = time.Duration(uint32(slot)) * time.Microsecond
-	}
+	f := &reorderFlow{hash: hash, una: ack, nxt: end, steps: 1, used: r.clock.NowMonotonic(),
+		minRTT: r.path(hash)}
 	t, _ := s.Flow()
 	shard.flows[*t] = f
 	if r.number.Add(1) == 1 {

@@ -31,16 +31,26 @@ import (
 //
 // Upstream: docs/upstream/04-standstill.md. No longer needed when TestNetstackStalls fails.
 type resender struct {
-	clock  tcpip.Clock
-	post   Poster
+	clock tcpip.Clock
+	post  Poster
+	// deliver receives a frame anew, and path returns the round trip of a flow's handshake, 0 if
+	// that is not known.
+	deliver func(frame []byte)
+	path    func(hash uint64) time.Duration
+	sackOK  func(hash uint64) bool // SACK is permitted
+	repairs bool                   // see repair
+
 	ends   []atomic.Uint64 // by hash: 32 bits of it, and where the flow's data ends
 	number atomic.Int32    // of flows kept
 	count  atomic.Uint64   // of segments sent
+	spared atomic.Uint64   // segments that netstack sent again for nothing, dropped
+	told   atomic.Uint64   // frames that tell netstack of losses
 	shards [resendShards]resendShard
 
 	mu     sync.Mutex  // guards what follows
 	timer  tcpip.Timer // nil: not needed yet
 	armed  bool        // the timer is set
+	at     tcpip.MonotonicTime
 	closed bool
 }
 
@@ -73,6 +83,8 @@ const (
 // open makes r ready. post is called from the timer's goroutine.
 func (r *resender) open(clock tcpip.Clock, post Poster) {
 	r.clock, r.post, r.ends = clock, post, make([]atomic.Uint64, resendEnds)
+	r.deliver, r.path = func([]byte) {}, func(uint64) time.Duration { return 0 }
+	r.sackOK, r.repairs = func(uint64) bool { return true }, true
 	for i := range r.shards {
 		r.shards[i].flows = make(map[hdr.Tuple]*resendFlow)
 	}
@@ -81,45 +93,63 @@ func (r *resender) open(clock tcpip.Clock, post Poster) {
 // shard returns where a flow's state is, by its hash.
 func (r *resender) shard(hash uint64) *resendShard { return &r.shards[hash>>60&(resendShards-1)] }
 
-// sent takes note of an outgoing segment.
-func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
+// sent takes note of an outgoing segment, and reports whether it is superfluous. gaps says that
+// SACK has told of gaps in the flow lately.
+func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (drop bool) {
 	size, limits := uint32(s.Payload), s.Flags()&(hdr.FlagSYN|hdr.FlagRST) != 0
 	if s.Flags()&hdr.FlagFIN != 0 {
 		size++
 	}
 	if size == 0 && !limits && r.number.Load() == 0 {
-		return
+		return false
 	}
 	t, hash := s.Flow()
 	shard := r.shard(hash)
 	if limits {
 		r.ends[hash&(resendEnds-1)].Store(0)
 		r.forget(shard, t)
-		return
+		return false
 	}
 	seq, _ := hdr.Numbers(s.TCP())
 	end, repeated := seq, false
 	if size > 0 {
 		end, repeated = r.repeats(hash, seq, seq+size)
 	}
-	if !repeated && r.number.Load() == 0 {
-		return
+	begins := repeated
+	if size > 0 && !repeated && r.repairs && (gaps || r.path(hash) >= keepFrom) {
+		begins = isSuper(pkt, s)
+	}
+	if !begins && r.number.Load() == 0 {
+		return false
 	}
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	f := shard.flows[*t]
 	if f == nil {
-		if !repeated || !r.begin() || len(shard.flows) == maxResendFlows {
-			return
+		if !begins || !r.begin() || len(shard.flows) == maxResendFlows {
+			return false
 		}
-		f = &resendFlow{una: seq, end: end}
+		if f = (&resendFlow{una: seq, end: end}); !repeated {
+			f.told, f.rtt = true, max(r.path(hash), time.Millisecond)
+		}
 		shard.flows[*t] = f
 		r.number.Add(1)
 	}
 	now := r.clock.NowMonotonic()
+	if repeated && f.superfluous(seq, seq+size, now) {
+		r.spared.Add(1)
+		return true
+	}
+	f.repeated = f.repeated || repeated
+	if repeated && r.repairs && r.sackOK(hash) && f.noteProbe(seq, seq+size, now) {
+		r.soon(0)
+	}
 	timeout := repeated && f.timedOut(seq, now)
 	if timeout {
 		f.silent.noteTimeout(now, f.dataAt)
+	}
+	if repeated && !f.own {
+		f.noteAgain(span{seq, seq + size}, now)
 	}
 	f.note(s, now)
 	if size > 0 {
@@ -128,6 +158,12 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 	if timeout {
 		f.goBack()
 	}
+	return false
+}
+
+// isSuper reports whether a packet is cut by the NIC.
+func isSuper(pkt *gstack.PacketBuffer, s *hdr.Segment) bool {
+	return pkt.GSOOptions.Type != gstack.GSONone && s.Payload > int(pkt.GSOOptions.MSS)
 }
 
 // repeats reports whether data from seq to end has been sent before, as far as is known, and where
@@ -166,11 +202,20 @@ func (r *resender) received(s *hdr.Segment) (c Changes) {
 	}
 	now := r.clock.NowMonotonic()
 	f.ackAt = now
-	if f.acknowledged(s, now) && f.finLeft() {
+	if f.acknowledged(s, now) && f.repeated && f.finLeft() {
 		f.due = true
-		r.soon()
+		r.soon(finWait)
 	}
-	if f.hideTail(s) {
+	if r.repairs && f.noteReport(s, now) {
+		c |= repairBegun
+	}
+	switch p := &f.repair; {
+	case p.due:
+		r.soon(0)
+	case p.on && len(p.sacked) > 0:
+		r.soon(f.reordering())
+	}
+	if f.repeated && !f.repair.on && f.hideTail(s) {
 		c |= SACKRemoved
 	}
 	if f.back.age(s) {
@@ -238,6 +283,8 @@ type resendFlow struct {
 	own       bool // what is sent next comes from here, not from netstack
 	back      goBack
 	round     round
+	repeated  bool // something was sent again: netstack may arm no timer
+	repair    repair
 }
 
 // resendPart describes a packet with data, and a reference to it.
@@ -384,7 +431,7 @@ func (r *resender) begin() bool {
 	if r.closed || r.armed {
 		return !r.closed
 	}
-	r.armed = true
+	r.armed, r.at = true, r.clock.NowMonotonic().Add(resendTick)
 	if r.timer == nil {
 		r.timer = r.clock.AfterFunc(resendTick, r.expire)
 	} else {
@@ -398,7 +445,7 @@ type resendDue struct {
 	key  hdr.Tuple
 	flow *resendFlow
 	like *gstack.PacketBuffer // of the flow; a reference
-	size int                  // segments
+	size int                  // segments; 0: what is missing
 }
 
 // expire is the timer's.
@@ -406,10 +453,10 @@ func (r *resender) expire() {
 	r.mu.Lock()
 	r.armed = false
 	r.mu.Unlock()
-	r.sendDue()
 	if r.number.Load() > 0 {
 		r.begin()
 	}
+	r.sendDue()
 }
 
 // repeat has all flows wait anew, and sends something of each.
@@ -430,7 +477,11 @@ func (r *resender) sendDue() {
 	for i := range r.shards {
 		shard := &r.shards[i]
 		for _, d := range r.due(shard) {
-			r.send(shard, d)
+			if d.size == 0 {
+				r.sendRepair(shard, d)
+			} else {
+				r.send(shard, d)
+			}
 			d.like.DecRef()
 		}
 	}
@@ -466,10 +517,14 @@ func (r *resender) due(shard *resendShard) (due []resendDue) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	for t, f := range shard.flows {
+		if f.repairDue(now) && len(f.parts) > 0 {
+			due = append(due, resendDue{t, f, f.parts[0].pkt.IncRef(), 0})
+			continue
+		}
 		switch still, stuck := now.Sub(f.moved), f.stuck(now); {
 		case len(f.parts) == 0 && still >= resendIdle, f.tries == maxResends && still >= f.wait():
 			r.drop(shard, t)
-		case len(f.parts) > 0 && (f.due || stuck || still >= f.wait()):
+		case f.repeated && len(f.parts) > 0 && (f.due || stuck || still >= f.wait()):
 			f.tries, f.due = f.tries+1, false
 			f.moved = now
 			due = append(due, resendDue{t, f, f.parts[0].pkt.IncRef(), f.round.begin(stuck)})
@@ -756,11 +811,12 @@ func (f *resendFlow) finLeft() bool {
 	return len(f.parts) == 1 && f.parts[0].seq == f.una && f.parts[0].pkt.Data().Size() == 0
 }
 
-// soon has the timer expire after finWait. It is set: there are flows.
-func (r *resender) soon() {
+// soon has the timer expire after d, if not earlier. It is set: there are flows.
+func (r *resender) soon(d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.armed && !r.closed {
-		r.timer.Reset(finWait)
+	if at := r.clock.NowMonotonic().Add(d); r.armed && !r.closed && at.Before(r.at) {
+		r.at = at
+		r.timer.Reset(d)
 	}
 }

@@ -49,7 +49,7 @@ func newResending() *resending {
 // pass shows the resender an outgoing packet.
 func (r *resending) pass(pkt *gstack.PacketBuffer) {
 	if s := hdr.ParseSent(pkt, r.seed); s.IsTCP() {
-		r.sent(pkt, &s)
+		r.sent(pkt, &s, false)
 	}
 }
 

@@ -98,10 +98,14 @@ func (z *zeroWindow) received(s *hdr.Segment) bool {
 type narrowWindow struct {
 	// limit is above every window field that means less than a segment with any peer so far.
 	limit atomic.Uint32
-	peers []atomic.Uint64 // by hash: 32 bits of it, the MSS, and the window's scale
+	// peers has, by hash: 32 bits of it, whether SACK is permitted, the MSS, the window's scale.
+	peers []atomic.Uint64
 }
 
-const narrowPeers = 1 << 14 // a power of two; of two flows in one place the later stays
+const (
+	narrowPeers = 1 << 14 // a power of two; of two flows in one place the later stays
+	narrowSACK  = 1 << 24 // of a peer
+)
 
 func (n *narrowWindow) open() { n.peers = make([]atomic.Uint64, narrowPeers) }
 
@@ -136,9 +140,13 @@ func (n *narrowWindow) received(s *hdr.Segment, r *resender) bool {
 
 // begins takes note of a SYN or SYN-ACK.
 func (n *narrowWindow) begins(s *hdr.Segment) {
-	mss, scale := synOptions(s.TCP())
+	mss, scale, sack := synOptions(s.TCP())
 	_, hash := s.Flow()
-	n.peers[hash&(narrowPeers-1)].Store(hash>>32<<32 | uint64(mss)<<8 | uint64(scale))
+	peer := hash>>32<<32 | uint64(mss)<<8 | uint64(scale)
+	if sack {
+		peer |= narrowSACK
+	}
+	n.peers[hash&(narrowPeers-1)].Store(peer)
 	for limit := uint32(mss)>>scale + 1; ; {
 		old := n.limit.Load()
 		if limit <= old || n.limit.CompareAndSwap(old, limit) {
@@ -147,10 +155,16 @@ func (n *narrowWindow) begins(s *hdr.Segment) {
 	}
 }
 
-// synOptions returns the maximum segment size and the scale of windows in the options of a SYN, as
-// netstack reads them.
-func synOptions(tcp []byte) (mss uint16, scale uint8) {
+// sackPermitted reports whether the SYN of a flow's peer is known to have permitted SACK.
+func (n *narrowWindow) sackPermitted(hash uint64) bool {
+	peer := n.peers[hash&(narrowPeers-1)].Load()
+	return peer>>32 == hash>>32 && peer&narrowSACK != 0
+}
+
+// synOptions returns the maximum segment size, the scale of windows and whether SACK is permitted
+// in the options of a SYN, as netstack reads them.
+func synOptions(tcp []byte) (mss uint16, scale uint8, sack bool) {
 	end := max(hdr.TCPLen, min(int(tcp[12]>>4)*4, len(tcp)))
 	o := header.ParseSynOptions(tcp[hdr.TCPLen:end], true)
-	return o.MSS, uint8(max(o.WS, 0)) // -1: there is none
+	return o.MSS, uint8(max(o.WS, 0)), o.SACKPermitted // -1: there is none
 }
