@@ -35,7 +35,8 @@ const (
 	// timeout costs little on shorter paths, looking at each segment more.
 	keepFrom = 2 * time.Millisecond
 	// maxRepaired bounds the flight of several super-segments that is repaired from here: netstack
-	// repairs a larger one as fast.
+	// repairs a larger one as fast. On a shorter path than keepFrom a frame that is only late may
+	// have come by more than the round trip: tailFlight segments are the bound there.
 	maxRepaired = 64 << 10
 	// maxSpans bounds what is kept of SACK blocks, and of what was sent again.
 	maxSpans = 64
@@ -131,7 +132,7 @@ func (f *resendFlow) noteReport(s *hdr.Segment, now tcpip.MonotonicTime) (begins
 	f.markGaps(now)
 	f.noteArrivals(now)
 	if !p.on {
-		if f.netstackNotices() && f.end-f.una > maxRepaired || !f.isLost(f.una) ||
+		if f.netstackNotices() && f.end-f.una > f.mostRepaired() || !f.isLost(f.una) ||
 			!f.keptFrom(f.una) {
 			return false
 		}
@@ -158,6 +159,14 @@ func (f *resendFlow) noteArrivals(now tcpip.MonotonicTime) {
 		return now.Sub(x.at) >= f.rtt+f.reordering() &&
 			(x.number < p.proved || hdr.Before(x.next, newest))
 	})
+}
+
+// mostRepaired returns up to which flight of several super-segments is repaired from here.
+func (f *resendFlow) mostRepaired() uint32 {
+	if f.rtt < keepFrom {
+		return tailFlight * f.mss
+	}
+	return maxRepaired
 }
 
 // markGaps takes note of which gaps are older than the reordering window. The first one is: it
