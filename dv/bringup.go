@@ -117,7 +117,7 @@ func (d *Device) openContext(t *target) error {
 			k = d.config.Interpose(k)
 		}
 		d.context, err = uverbs.Open(k, uverbs.Options{TxQPs: d.plan.tx, DriverID: t.driver,
-			WriteCombining: d.config.BlueFlame, Clock: d.config.Clock})
+			WriteCombining: d.config.Tuning.BlueFlame, Clock: d.config.Clock})
 		return err
 	}, func() error {
 		err := d.context.Close()
@@ -164,11 +164,11 @@ func (d *Device) checkLimits(caps *uverbs.DeviceCaps) error {
 				l.have)
 		}
 	}
-	if d.config.StripVLAN && !caps.VLANStrip {
+	if d.config.Tuning.StripVLAN && !caps.VLANStrip {
 		return errorOfKind(ErrNotSupported,
 			"this device cannot take VLAN tags out of frames: do not set StripVLAN")
 	}
-	if d.config.EventFrames > 0 && caps.ModerationMaxCount == 0 {
+	if d.config.Tuning.EventFrames > 0 && caps.ModerationMaxCount == 0 {
 		return errorOfKind(ErrNotSupported,
 			"this device cannot hold events back: do not set EventFrames")
 	}

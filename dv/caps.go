@@ -94,7 +94,7 @@ func (d *Device) txLimits() txLimits {
 		lsoHeader: (ds-2)*mlx5.DSSize - mlx5.InlineOffset, // all but a control and a data segment
 		inline:    d.plan.inline,
 	}
-	if d.caps.MultiPacketSend && !d.config.NoMultiPacketSend {
+	if d.caps.MultiPacketSend && !d.config.Tuning.NoMultiPacketSend {
 		l.mpw = uint32(ds)
 	}
 	return l

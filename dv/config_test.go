@@ -44,27 +44,48 @@ func TestConfigKeepsFields(t *testing.T) {
 		less  func(Config) Config
 		reset []string
 	}{
-		"sizes": {Config.WithDefaultSizes, []string{"RxQueues", "TxQueues", "ActiveRxQueues",
-			"RxQueueSize", "TxQueueSize", "TxBufferSize", "SpareFrames"}},
-		"features": {Config.WithoutOptionalFeatures, []string{"Striding", "StripVLAN", "DelayDrop",
-			"EventFrames", "EventMicroseconds"}},
+		"sizes": {Config.WithDefaultSizes, []string{"NIC.RxQueues", "NIC.TxQueues",
+			"ActiveRxQueues", "NIC.Rings.RxQueueSize", "NIC.Rings.TxQueueSize",
+			"Tuning.TxBufferSize", "Tuning.SpareFrames"}},
+		"features": {Config.WithoutOptionalFeatures, []string{"NIC.Rings.Striding",
+			"NIC.Rings.DelayDrop", "Tuning.StripVLAN", "Tuning.EventFrames",
+			"Tuning.EventMicroseconds"}},
 	} {
 		var full Config
 		fill(reflect.ValueOf(&full).Elem())
-		before, after := reflect.ValueOf(full), reflect.ValueOf(tt.less(full))
-		for i := range before.NumField() {
-			field := before.Type().Field(i)
-			if field.Name != "Clock" && before.Field(i).IsZero() {
-				t.Errorf("%s: the test does not set %s", name, field.Name)
+		before, after := leaves(full), leaves(tt.less(full))
+		for field, was := range before {
+			if field != "Clock" && was.IsZero() {
+				t.Errorf("%s: the test does not set %s", name, field)
 			}
-			want := !slices.Contains(tt.reset, field.Name)
-			kept := !after.Field(i).IsZero() || field.Name == "Clock"
-			if field.Type.Kind() != reflect.Func {
-				kept = reflect.DeepEqual(before.Field(i).Interface(), after.Field(i).Interface())
+			want := !slices.Contains(tt.reset, field)
+			kept := !after[field].IsZero() || field == "Clock"
+			if was.Kind() != reflect.Func {
+				kept = reflect.DeepEqual(was.Interface(), after[field].Interface())
 			}
 			if kept != want {
-				t.Errorf("%s: %s is kept: %v, want %v", name, field.Name, kept, want)
+				t.Errorf("%s: %s is kept: %v, want %v", name, field, kept, want)
+			}
+		}
+
+	}
+}
+
+// leaves returns the fields of c and of its groups, by their names.
+func leaves(c Config) map[string]reflect.Value {
+	all := map[string]reflect.Value{}
+	var add func(string, reflect.Value)
+	add = func(path string, v reflect.Value) {
+		for i := range v.NumField() {
+			name := path + v.Type().Field(i).Name
+			switch v.Field(i).Interface().(type) {
+			case NIC, Rings, Steering, Model, PortFacts, Tuning:
+				add(name+".", v.Field(i))
+			default:
+				all[name] = v.Field(i)
 			}
 		}
 	}
+	add("", reflect.ValueOf(c))
+	return all
 }

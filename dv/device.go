@@ -160,7 +160,7 @@ func (d *Device) VLAN() uint16 { return d.config.VLAN }
 
 // stripsVLAN: the NIC takes tags out of received frames.
 func (d *Device) stripsVLAN() bool {
-	return d.config.StripVLAN || d.config.VLAN != 0 && d.context.Caps().VLANStrip
+	return d.config.Tuning.StripVLAN || d.config.VLAN != 0 && d.context.Caps().VLANStrip
 }
 
 // HostMode reports whether Config.HostMode is set.

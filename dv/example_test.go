@@ -87,7 +87,12 @@ func open(name string, wire wire.Wire) *dv.Device {
 		log.Fatal(err)
 	}
 	d, err := dv.Open(context.Background(), dv.Config{
-		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: name, MAC: nic.MAC()},
+		NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: kernel.Opener(nic),
+				Facts:  dv.PortFacts{Name: name, MAC: nic.MAC()},
+			},
+		},
 	})
 	if err != nil {
 		log.Fatal(err)

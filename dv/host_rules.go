@@ -322,7 +322,7 @@ func (d *Device) inUse(r HostRule, err error) error {
 // hostMAC returns the MAC of a device in host mode.
 func hostMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	switch {
-	case cfg.Promiscuous:
+	case cfg.Steering.Promiscuous:
 		return nil, errorOfKind(ErrConfig,
 			"Promiscuous takes all frames, HostMode those of AddRule: "+
 				"set one of them")
@@ -483,7 +483,7 @@ const toLinux = "Linux"
 
 // describeMatch adds to what a rule matches what all of our MAC have in common.
 func (d *Device) describeMatch(what string) string {
-	if d.config.Promiscuous {
+	if d.config.Steering.Promiscuous {
 		return d.describeAny(what)
 	}
 	return d.inVLAN(fmt.Sprintf("%s, MAC %v", what, d.MAC()))

@@ -83,8 +83,8 @@ func (p *rxKernelObjects) createRings() (err error) {
 	}); err != nil {
 		return err
 	}
-	if n := d.config.EventFrames; n > 0 {
-		if err = p.cq.Moderate(n, d.config.EventMicroseconds); err != nil {
+	if n := d.config.Tuning.EventFrames; n > 0 {
+		if err = p.cq.Moderate(n, d.config.Tuning.EventMicroseconds); err != nil {
 			return err
 		}
 	}
@@ -94,7 +94,7 @@ func (p *rxKernelObjects) createRings() (err error) {
 		Striding:  d.plan.strideGeometry(),
 		Buf:       p.ring, DBR: p.rec, UserIndex: uint32(rxUserIndex + q.index),
 		UserHandle: objectHandle(handleRxWQ, q.index, 0), VLANStrip: d.stripsVLAN(),
-		DelayDrop: d.config.DelayDrop,
+		DelayDrop: d.config.Rings.DelayDrop,
 	}); err != nil {
 		return err
 	}

@@ -146,14 +146,14 @@ type Network struct {
 	Gateways []netip.Addr
 }
 
-// NetworkOf asks the kernel, by netlink, about the netdev of the port that cfg names, in the
-// network namespace of the calling thread: about the VLAN interface on top of it if cfg says VLAN.
+// NetworkOf asks the kernel, by netlink, about the netdev of the port that nic names, in the
+// network namespace of the calling thread: about the VLAN interface on top of it if nic says VLAN.
 // A netdev that is no port of an RDMA device is asked about, too. Nothing is opened. A port without
 // that interface there gives an error that is ErrNotFound.
-func NetworkOf(cfg Config) (Network, error) {
-	t, err := locatePort(&cfg)
-	if cfg.Kernel == nil && (errors.Is(err, ErrNoRDMA) || errors.Is(err, ErrNotMlx5)) {
-		t, err = &target{facts: PortFacts{Name: cfg.Device, Netdev: cfg.Device}}, nil
+func NetworkOf(nic NIC) (Network, error) {
+	t, err := locatePort(&Config{NIC: nic})
+	if nic.Model.Kernel == nil && (errors.Is(err, ErrNoRDMA) || errors.Is(err, ErrNotMlx5)) {
+		t, err = &target{facts: PortFacts{Name: nic.Device, Netdev: nic.Device}}, nil
 	}
 	if err != nil {
 		return Network{}, err
@@ -169,8 +169,8 @@ func NetworkOf(cfg Config) (Network, error) {
 			fmt.Errorf("netdev %s of %s: %w", name, t.facts.Name, err))
 	}
 	name = i.Name // which an alternative name was resolved to
-	if cfg.VLAN != 0 {
-		if name, err = netdev.VLANOn(name, int(cfg.VLAN)); err != nil {
+	if nic.VLAN != 0 {
+		if name, err = netdev.VLANOn(name, int(nic.VLAN)); err != nil {
 			return Network{}, withKind(ErrNotFound, err)
 		}
 	}

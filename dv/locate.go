@@ -79,7 +79,7 @@ func isDown(netdev string) error {
 
 // locatePort finds what cfg names.
 func locatePort(cfg *Config) (*target, error) {
-	if cfg.Kernel != nil {
+	if cfg.Model.Kernel != nil {
 		return broughtTarget(cfg), nil
 	}
 	return thisHost().locateName(cfg.Device)
@@ -87,13 +87,13 @@ func locatePort(cfg *Config) (*target, error) {
 
 // broughtTarget returns the device that cfg brings along.
 func broughtTarget(cfg *Config) *target {
-	f := cfg.Facts
+	f := cfg.Model.Facts
 	f.MTU = cmp.Or(f.MTU, defaultMTU)
 	f.Port = max(1, f.Port)
 	if f.Name == "" {
 		f.Name = "device"
 	}
-	t := &target{facts: f, driver: uverbs.DriverMLX5, open: cfg.Kernel,
+	t := &target{facts: f, driver: uverbs.DriverMLX5, open: cfg.Model.Kernel,
 		allowed:  func(*plan) error { return nil },
 		lockable: func() (int, bool) { return 0, false }}
 	if open := cfg.Addresses; open != nil {

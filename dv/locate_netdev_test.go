@@ -40,10 +40,12 @@ func TestLocateNetvsc(t *testing.T) {
 		refused bool
 	}{
 		{"random", Config{}, true},
-		{"another", Config{MAC: other}, true},
-		{"another, though the netdev's is allowed", Config{MAC: other, AllowNetdevMAC: true}, true},
-		{"the function's own", Config{AllowNetdevMAC: true}, false},
-		{"the function's own, given", Config{MAC: own, AllowNetdevMAC: true}, false},
+		{"another", Config{NIC: NIC{MAC: other}}, true},
+		{"another, though the netdev's is allowed", Config{NIC: NIC{MAC: other,
+			Steering: Steering{AllowNetdevMAC: true}}}, true},
+		{"the function's own", Config{NIC: NIC{Steering: Steering{AllowNetdevMAC: true}}}, false},
+		{"the function's own, given", Config{NIC: NIC{MAC: own,
+			Steering: Steering{AllowNetdevMAC: true}}}, false},
 	} {
 		mac, err := chooseMAC(&tc.cfg, &got.facts)
 		if tc.refused && (!errors.Is(err, ErrMAC) || !strings.Contains(err.Error(), "hv_netvsc") ||

@@ -138,7 +138,8 @@ func TestLocateGuestVF(t *testing.T) {
 		t.Errorf("MAC %v, %v, want ErrMAC", mac, err)
 	}
 	own := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	if mac, err := chooseMAC(&Config{AllowNetdevMAC: true}, &got.facts); err != nil ||
+	if mac, err := chooseMAC(&Config{NIC: NIC{Steering: Steering{AllowNetdevMAC: true}}},
+		&got.facts); err != nil ||
 		mac.String() != own.String() {
 		t.Errorf("with AllowNetdevMAC %v, %v, want %v", mac, err, own)
 	}
@@ -323,7 +324,7 @@ func TestOpenUnderMemlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log bytes.Buffer
-		_, err = openTarget(t.Context(), Config{RxQueues: 1, TxQueues: 8,
+		_, err = openTarget(t.Context(), Config{NIC: NIC{RxQueues: 1, TxQueues: 8},
 			Logger: slog.New(slog.NewTextHandler(&log, nil))}, target)
 		said := strings.Count(log.String(), "rings and buffers are smaller than usual")
 		if errors.Is(err, ErrMemlock) != tt.refused || !tt.refused && !errors.Is(err, unix.ENXIO) ||

@@ -20,9 +20,9 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 	switch {
 	case cfg.HostMode:
 		return hostMAC(cfg, f)
-	case mac == nil && cfg.AllowNetdevMAC && len(f.MAC) == macLen:
+	case mac == nil && cfg.Steering.AllowNetdevMAC && len(f.MAC) == macLen:
 		return bytes.Clone(f.MAC), nil
-	case mac == nil && cfg.AllowNetdevMAC:
+	case mac == nil && cfg.Steering.AllowNetdevMAC:
 		return nil, errorOfKind(ErrMAC,
 			"the MAC of the netdev of %s cannot be read, which may be in another network "+
 				"namespace: set MAC to it", f.Name)
@@ -51,7 +51,7 @@ func chooseMAC(cfg *Config, f *PortFacts) (net.HardwareAddr, error) {
 		return nil, errorOfKind(ErrMAC,
 			"MAC %v is a multicast or broadcast address: the lowest bit of the first byte must "+
 				"be 0", mac)
-	case bytes.Equal(mac, f.MAC) && !cfg.AllowNetdevMAC:
+	case bytes.Equal(mac, f.MAC) && !cfg.Steering.AllowNetdevMAC:
 		return nil, errorOfKind(ErrMAC,
 			"MAC %v is the address of %s itself, which would receive no unicast any more: leave "+
 				"MAC unset for a random one, or set AllowNetdevMAC if Linux does not need the port",
@@ -110,7 +110,7 @@ func (d *Device) moveToMAC(h *hashed) error {
 	switch {
 	case d.config.HostMode:
 		return d.moveLeft()
-	case d.config.Promiscuous || h.other == nil:
+	case d.config.Steering.Promiscuous || h.other == nil:
 		return nil // all MACs are ours, or none yet
 	}
 	next := &hashed{targets: h.targets, rest: h.rest}

@@ -57,13 +57,13 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	p := plan{
 		rx:        cmp.Or(cfg.RxQueues, 1),
 		tx:        cmp.Or(cfg.TxQueues, 1),
-		rxEntries: cmp.Or(cfg.RxQueueSize, defaultRing),
-		txBlocks:  cmp.Or(cfg.TxQueueSize, defaultRing),
-		stage:     cmp.Or(cfg.TxBufferSize, defaultStage),
-		spare:     cmp.Or(cfg.SpareFrames, defaultSpare),
+		rxEntries: cmp.Or(cfg.Rings.RxQueueSize, defaultRing),
+		txBlocks:  cmp.Or(cfg.Rings.TxQueueSize, defaultRing),
+		stage:     cmp.Or(cfg.Tuning.TxBufferSize, defaultStage),
+		spare:     cmp.Or(cfg.Tuning.SpareFrames, defaultSpare),
 		mtu:       cmp.Or(cfg.MTU, portMTU),
 		pageSize:  pageSize,
-		inline:    cmp.Or(cfg.TxInline, inlineMax),
+		inline:    cmp.Or(cfg.Tuning.TxInline, inlineMax),
 	}
 	p.active = cmp.Or(cfg.ActiveRxQueues, p.rx)
 	if err := p.checkSizes(cfg, portMTU); err != nil {
@@ -72,10 +72,10 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 	p.frameLimit = p.mtu + frameOverhead
 	p.segs = 1
 	switch {
-	case cfg.Striding:
+	case cfg.Rings.Striding:
 		p.striding, p.frame = true, slabSize
 		p.spare = max(4, p.spare*p.strideBytes()/slabSize)
-	case !cfg.NoMultiSegment:
+	case !cfg.Tuning.NoMultiSegment:
 		p.segs = segmentsPerFrame(p.frameLimit)
 		p.spare *= p.segs
 		fallthrough
@@ -129,11 +129,11 @@ func (p *plan) checkSizes(cfg *Config, portMTU int) error {
 				c.name, c.v, kind, c.low, c.high)
 		}
 	}
-	if cfg.EventFrames > 0 && cfg.EventMicroseconds == 0 {
+	if cfg.Tuning.EventFrames > 0 && cfg.Tuning.EventMicroseconds == 0 {
 		return errorOfKind(ErrConfig,
 			"EventFrames is %d and EventMicroseconds 0: the last frames of a burst would never "+
 				"be told of",
-			cfg.EventFrames)
+			cfg.Tuning.EventFrames)
 	}
 	return nil
 }
@@ -143,20 +143,20 @@ func (p *plan) checkSizes(cfg *Config, portMTU int) error {
 func (p *plan) shrinkToBudget(cfg *Config, budget int) {
 	for p.pinnedBytes() > budget {
 		switch {
-		case cfg.TxBufferSize == 0 && p.stage > minStage &&
+		case cfg.Tuning.TxBufferSize == 0 && p.stage > minStage &&
 			p.tx*p.stage >= p.rx*p.rxRing()*p.segs*p.frame:
 			p.stage /= 2
-		case cfg.RxQueueSize == 0 && p.rxEntries > 4*minRing:
+		case cfg.Rings.RxQueueSize == 0 && p.rxEntries > 4*minRing:
 			p.rxEntries /= 2
-		case cfg.TxBufferSize == 0 && p.stage > minStage:
+		case cfg.Tuning.TxBufferSize == 0 && p.stage > minStage:
 			p.stage /= 2
-		case cfg.TxQueueSize == 0 && p.txBlocks > 4*minRing:
+		case cfg.Rings.TxQueueSize == 0 && p.txBlocks > 4*minRing:
 			p.txBlocks /= 2
-		case cfg.RxQueueSize == 0 && p.rxEntries > minRing:
+		case cfg.Rings.RxQueueSize == 0 && p.rxEntries > minRing:
 			p.rxEntries /= 2
-		case cfg.TxQueueSize == 0 && p.txBlocks > minRing:
+		case cfg.Rings.TxQueueSize == 0 && p.txBlocks > minRing:
 			p.txBlocks /= 2
-		case cfg.SpareFrames == 0 && budget < pinnedBudget && p.spare > p.leastSpare():
+		case cfg.Tuning.SpareFrames == 0 && budget < pinnedBudget && p.spare > p.leastSpare():
 			p.spare = max(p.spare/2, p.leastSpare())
 		default:
 			return

@@ -18,20 +18,26 @@ func TestPlan(t *testing.T) {
 		{"jumbo", Config{}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024,
 			stage: 1 << 20, frame: 2368, segs: 4, spare: 1024, mtu: 9000, frameLimit: 9018,
 			mtuLimit: 9454}},
-		{"jumbo in one buffer", Config{NoMultiSegment: true}, 9000,
+		{"jumbo in one buffer", Config{Tuning: Tuning{NoMultiSegment: true}}, 9000,
 			plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024, stage: 1 << 20, frame: 9024,
 				spare: 256, mtu: 9000, frameLimit: 9018, mtuLimit: 9006}},
-		{"own MTU", Config{MTU: 3000}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024, txBlocks: 1024,
-			stage: 1 << 20, frame: 1600, segs: 2, spare: 512, mtu: 3000, frameLimit: 3018,
+		{"own MTU", Config{NIC: NIC{MTU: 3000}}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024,
+			txBlocks: 1024,
+			stage:    1 << 20, frame: 1600, segs: 2, spare: 512, mtu: 3000, frameLimit: 3018,
 			mtuLimit: 3000}},
-		{"longest in one buffer", Config{MTU: 2414}, 9000, plan{rx: 1, tx: 1, rxEntries: 1024,
-			txBlocks: 1024, stage: 1 << 20, frame: 2496, spare: 256, mtu: 2414, frameLimit: 2432,
+		{"longest in one buffer", Config{NIC: NIC{MTU: 2414}}, 9000, plan{rx: 1, tx: 1,
+			rxEntries: 1024,
+			txBlocks:  1024, stage: 1 << 20, frame: 2496, spare: 256, mtu: 2414, frameLimit: 2432,
 			mtuLimit: 2414}},
-		{"largest MTU", Config{MTU: 16384, RxQueueSize: 256}, 16384,
+		{"largest MTU", Config{NIC: NIC{MTU: 16384, Rings: Rings{RxQueueSize: 256}}}, 16384,
 			plan{rx: 1, tx: 1, rxEntries: 256, txBlocks: 1024, stage: 1 << 20, frame: 2112, segs: 8,
 				spare: 2048, mtu: 16384, frameLimit: 16402, mtuLimit: 16384}},
-		{"asked for", Config{RxQueues: 2, TxQueues: 3, RxQueueSize: 64, TxQueueSize: 128,
-			TxBufferSize: 128 << 10, SpareFrames: 1}, 1500,
+		{"asked for", Config{NIC: NIC{
+			RxQueues: 2,
+			TxQueues: 3,
+			Rings:    Rings{RxQueueSize: 64, TxQueueSize: 128},
+		},
+			Tuning: Tuning{TxBufferSize: 128 << 10, SpareFrames: 1}}, 1500,
 			plan{rx: 2, tx: 3, rxEntries: 64, txBlocks: 128, stage: 128 << 10, frame: 1600,
 				spare: 1, mtu: 1500, frameLimit: 1518, mtuLimit: 1582}},
 	} {
@@ -48,7 +54,7 @@ func TestPlan(t *testing.T) {
 func TestPlanBudget(t *testing.T) {
 	for _, queues := range []int{1, 2, 4, 8, 16, 32, 64} {
 		for _, mtu := range []int{1500, 9000} {
-			p, err := newPlan(&Config{RxQueues: queues, TxQueues: queues}, mtu, 4096)
+			p, err := newPlan(&Config{NIC: NIC{RxQueues: queues, TxQueues: queues}}, mtu, 4096)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +77,7 @@ func TestPlanLockable(t *testing.T) {
 	for _, page := range []int{4096, 16384} {
 		for _, mtu := range []int{1500, 9000} {
 			for _, q := range [][2]int{{1, 1}, {1, 2}, {1, 8}, {2, 8}} {
-				p, err := newPlan(&Config{RxQueues: q[0], TxQueues: q[1]}, mtu, page)
+				p, err := newPlan(&Config{NIC: NIC{RxQueues: q[0], TxQueues: q[1]}}, mtu, page)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -86,7 +92,8 @@ func TestPlanLockable(t *testing.T) {
 			}
 		}
 	}
-	cfg := Config{RxQueueSize: 4096, TxQueueSize: 1024, TxBufferSize: 1 << 20, SpareFrames: 256}
+	cfg := Config{NIC: NIC{Rings: Rings{RxQueueSize: 4096, TxQueueSize: 1024}},
+		Tuning: Tuning{TxBufferSize: 1 << 20, SpareFrames: 256}}
 	p, err := newPlan(&cfg, 1500, 4096)
 	before := p
 	if p.shrinkToBudget(&cfg, limit); err != nil || p != before {
@@ -96,8 +103,11 @@ func TestPlanLockable(t *testing.T) {
 
 // What is asked for is not cut down.
 func TestPlanKeepsWhatIsAsked(t *testing.T) {
-	cfg := Config{RxQueues: 4, TxQueues: 4, RxQueueSize: 8192,
-		TxQueueSize: 4096, TxBufferSize: 4 << 20}
+	cfg := Config{NIC: NIC{
+		RxQueues: 4,
+		TxQueues: 4,
+		Rings:    Rings{RxQueueSize: 8192, TxQueueSize: 4096},
+	}, Tuning: Tuning{TxBufferSize: 4 << 20}}
 	p, err := newPlan(&cfg, 1500, 4096)
 	if err != nil || p.rxEntries != 8192 || p.txBlocks != 4096 || p.stage != 4<<20 {
 		t.Errorf("%+v, %v", p, err)
@@ -106,20 +116,20 @@ func TestPlanKeepsWhatIsAsked(t *testing.T) {
 
 func TestPlanRefusals(t *testing.T) {
 	for name, cfg := range map[string]Config{
-		"negative queues":     {RxQueues: -1},
-		"more active queues":  {RxQueues: 2, ActiveRxQueues: 3},
-		"too many queues":     {TxQueues: 257},
-		"ring no power of 2":  {RxQueueSize: 1000},
-		"ring too small":      {TxQueueSize: 32},
-		"ring too large":      {TxQueueSize: 1 << 16},
-		"staging too small":   {TxBufferSize: 64 << 10},
-		"MTU above the port":  {MTU: 1501},
-		"MTU too small":       {MTU: 100},
-		"negative spare":      {SpareFrames: -1},
-		"negative ring":       {RxQueueSize: -1024},
-		"staging no power":    {TxBufferSize: 200 << 10},
-		"absurd frame number": {SpareFrames: 1 << 30},
-		"reserved VLAN":       {VLAN: 4095},
+		"negative queues":     {NIC: NIC{RxQueues: -1}},
+		"more active queues":  {NIC: NIC{RxQueues: 2}, ActiveRxQueues: 3},
+		"too many queues":     {NIC: NIC{TxQueues: 257}},
+		"ring no power of 2":  {NIC: NIC{Rings: Rings{RxQueueSize: 1000}}},
+		"ring too small":      {NIC: NIC{Rings: Rings{TxQueueSize: 32}}},
+		"ring too large":      {NIC: NIC{Rings: Rings{TxQueueSize: 1 << 16}}},
+		"staging too small":   {Tuning: Tuning{TxBufferSize: 64 << 10}},
+		"MTU above the port":  {NIC: NIC{MTU: 1501}},
+		"MTU too small":       {NIC: NIC{MTU: 100}},
+		"negative spare":      {Tuning: Tuning{SpareFrames: -1}},
+		"negative ring":       {NIC: NIC{Rings: Rings{RxQueueSize: -1024}}},
+		"staging no power":    {Tuning: Tuning{TxBufferSize: 200 << 10}},
+		"absurd frame number": {Tuning: Tuning{SpareFrames: 1 << 30}},
+		"reserved VLAN":       {NIC: NIC{VLAN: 4095}},
 	} {
 		if _, err := newPlan(&cfg, 1500, 4096); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)
@@ -138,20 +148,27 @@ func TestChooseMAC(t *testing.T) {
 		facts PortFacts
 		want  net.HardwareAddr // nil: refused
 	}{
-		{"given", Config{MAC: other}, port, other},
-		{"the netdev's", Config{MAC: own}, port, nil},
-		{"the netdev's, allowed", Config{MAC: own, AllowNetdevMAC: true}, port, own},
-		{"multicast", Config{MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, AllowNetdevMAC: true},
+		{"given", Config{NIC: NIC{MAC: other}}, port, other},
+		{"the netdev's", Config{NIC: NIC{MAC: own}}, port, nil},
+		{"the netdev's, allowed", Config{NIC: NIC{MAC: own,
+			Steering: Steering{AllowNetdevMAC: true}}}, port, own},
+		{"multicast", Config{NIC: NIC{
+			MAC:      net.HardwareAddr{1, 0, 0x5e, 0, 0, 1},
+			Steering: Steering{AllowNetdevMAC: true},
+		}},
 			port, nil},
-		{"broadcast", Config{MAC: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}, port, nil},
-		{"zero", Config{MAC: make(net.HardwareAddr, 6)}, port, nil},
-		{"8 bytes", Config{MAC: make(net.HardwareAddr, 8)}, port, nil},
-		{"empty", Config{MAC: net.HardwareAddr{}}, port, nil},
+		{"broadcast", Config{NIC: NIC{MAC: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}},
+			port, nil},
+		{"zero", Config{NIC: NIC{MAC: make(net.HardwareAddr, 6)}}, port, nil},
+		{"8 bytes", Config{NIC: NIC{MAC: make(net.HardwareAddr, 8)}}, port, nil},
+		{"empty", Config{NIC: NIC{MAC: net.HardwareAddr{}}}, port, nil},
 		{"none on a virtual function", Config{}, function, nil},
-		{"the function's own", Config{AllowNetdevMAC: true}, function, own},
-		{"the netdev's, which is not known", Config{AllowNetdevMAC: true},
+		{"the function's own", Config{NIC: NIC{Steering: Steering{AllowNetdevMAC: true}}},
+			function, own},
+		{"the netdev's, which is not known",
+			Config{NIC: NIC{Steering: Steering{AllowNetdevMAC: true}}},
 			PortFacts{Name: "mlx5_0"}, nil},
-		{"given on a virtual function", Config{MAC: other}, function, other},
+		{"given on a virtual function", Config{NIC: NIC{MAC: other}}, function, other},
 	} {
 		got, err := chooseMAC(&c.cfg, &c.facts)
 		if got.String() != c.want.String() || (err == nil) != (c.want != nil) ||

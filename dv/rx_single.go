@@ -294,7 +294,7 @@ func (q *RxQueue) badBlock() {
 // compression returns the format to ask for, 0 for none: the one that tells each frame's hash or,
 // of a striding ring, its first stride, if the device has it.
 func (d *Device) compression() uint8 {
-	if d.config.NoCompression {
+	if d.config.Tuning.NoCompression {
 		return 0
 	}
 	format := uint8(uverbs.Mlx5CQEFormatHash)

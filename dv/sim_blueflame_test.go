@@ -34,19 +34,21 @@ func TestBlueFlame(t *testing.T) {
 		refuses bool
 		why     string // "" for on
 	}{
-		{"on", kernel.Config{}, dv.Config{BlueFlame: true, TxQueues: 3}, false, ""},
+		{"on", kernel.Config{}, dv.Config{Tuning: dv.Tuning{BlueFlame: true},
+			NIC: dv.NIC{TxQueues: 3}}, false, ""},
 		{"without shared descriptors", kernel.Config{},
-			dv.Config{BlueFlame: true, NoMultiPacketSend: true}, false, ""},
+			dv.Config{Tuning: dv.Tuning{BlueFlame: true, NoMultiPacketSend: true}}, false, ""},
 		{"off", kernel.Config{}, dv.Config{}, false, "choice: BlueFlame is not set"},
-		{"machine without", kernel.Config{NoWriteCombining: true}, dv.Config{BlueFlame: true},
+		{"machine without", kernel.Config{NoWriteCombining: true},
+			dv.Config{Tuning: dv.Tuning{BlueFlame: true}},
 			false, "device: doorbells cannot"},
-		{"kernel without", kernel.Config{}, dv.Config{BlueFlame: true},
+		{"kernel without", kernel.Config{}, dv.Config{Tuning: dv.Tuning{BlueFlame: true}},
 			true, "kernel: does not map"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, simnic.Config{}, c.linux)
 			if c.refuses {
-				c.cfg.Kernel = func() (uverbs.Kernel, error) {
+				c.cfg.Model.Kernel = func() (uverbs.Kernel, error) {
 					k, err := s.linux.OpenNode()
 					return uncombined{k}, err
 				}
@@ -86,7 +88,7 @@ func TestBlueFlame(t *testing.T) {
 // A queue that was replaced goes on with copies, and arming works on pages that
 // are mapped so.
 func TestBlueFlameRecovery(t *testing.T) {
-	s, d := usual(t, dv.Config{BlueFlame: true})
+	s, d := usual(t, dv.Config{Tuning: dv.Tuning{BlueFlame: true}})
 	q, p := d.Tx(0), dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 60)}}
 	for round := range 3 {
 		if round == 1 {

@@ -42,7 +42,8 @@ func TestCardVirtual(t *testing.T) {
 	onCards(t, func(t *testing.T, card simnic.Card) {
 		s := newSim(t, simnic.Config{Card: card.Name,
 			Function: simnic.Function{Kind: simnic.VF, SpoofCheck: true}}, kernel.Config{})
-		d := s.open(t, dv.Config{MAC: netdevMAC, AllowNetdevMAC: true})
+		d := s.open(t, dv.Config{NIC: dv.NIC{MAC: netdevMAC,
+			Steering: dv.Steering{AllowNetdevMAC: true}}})
 		if n := d.Caps().MinInline; (n == 18) != (card.Caps.MinInline == simnic.InlineL2) {
 			t.Errorf("%d bytes of each frame inline", n)
 		}
@@ -114,9 +115,10 @@ func TestCardReceives(t *testing.T) {
 			format simnic.MiniFormat
 		}{
 			{"default", dv.Config{}, simnic.MiniHash},
-			{"uncompressed", dv.Config{NoCompression: true}, 31},
-			{"several buffers", dv.Config{MTU: 9000}, simnic.MiniHash},
-			{"striding", dv.Config{Striding: true}, simnic.MiniChecksumStride},
+			{"uncompressed", dv.Config{Tuning: dv.Tuning{NoCompression: true}}, 31},
+			{"several buffers", dv.Config{NIC: dv.NIC{MTU: 9000}}, simnic.MiniHash},
+			{"striding", dv.Config{NIC: dv.NIC{Rings: dv.Rings{Striding: true}}},
+				simnic.MiniChecksumStride},
 		} {
 			t.Run(ring.name, func(t *testing.T) {
 				nic := simnic.Config{Card: card.Name, MTU: ring.cfg.MTU}

@@ -21,9 +21,9 @@ func TestSecondClaimOfMAC(t *testing.T) {
 		want string
 	}{
 		{"MAC", dv.Config{}, "another program has MAC 02:00:00:00:00:02 on this port"},
-		{"MAC in a VLAN", dv.Config{VLAN: 7},
+		{"MAC in a VLAN", dv.Config{NIC: dv.NIC{VLAN: 7}},
 			"another program has MAC 02:00:00:00:00:02 in VLAN 7 on this port"},
-		{"promiscuous", dv.Config{Promiscuous: true},
+		{"promiscuous", dv.Config{NIC: dv.NIC{Steering: dv.Steering{Promiscuous: true}}},
 			"another program has all unicast on this port"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestSecondClaimOfMAC(t *testing.T) {
 func refuseSecond(t *testing.T, s *sim, cfg dv.Config, want string) {
 	t.Helper()
 	k := &spy{}
-	cfg.Kernel = func() (_ uverbs.Kernel, err error) {
+	cfg.Model.Kernel = func() (_ uverbs.Kernel, err error) {
 		k.Kernel, err = s.linux.OpenNode()
 		return k, err
 	}
@@ -88,7 +88,7 @@ func checkFlows(t *testing.T, s *sim, d *dv.Device, i int) {
 // Slices with MACs of their own share broadcast: their rules for it are equal, and untagged.
 func TestSlicesShareBroadcast(t *testing.T) {
 	s, first := usual(t, dv.Config{})
-	second := s.open(t, dv.Config{MAC: otherMAC})
+	second := s.open(t, dv.Config{NIC: dv.NIC{MAC: otherMAC}})
 	s.wire.send(t, frame(broadcast, peerMAC, 0x0806, 60))
 	for i, d := range []*dv.Device{first, second} {
 		if n := len(poll(d.Rx(0))); n != 1 {

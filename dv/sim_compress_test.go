@@ -36,13 +36,14 @@ func TestCompression(t *testing.T) {
 		on   bool
 	}{
 		{"default", simnic.Config{}, dv.Config{}, true},
-		{"off by choice", simnic.Config{}, dv.Config{NoCompression: true}, false},
+		{"off by choice", simnic.Config{}, dv.Config{Tuning: dv.Tuning{NoCompression: true}},
+			false},
 		{"device without", simnic.Config{Caps: without}, dv.Config{}, false},
 		{"device without this kind", simnic.Config{Caps: sumOnly}, dv.Config{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, c.nic, kernel.Config{})
-			c.cfg.RxQueueSize = 128
+			c.cfg.Rings.RxQueueSize = 128
 			d := s.open(t, c.cfg)
 			f := flows(1)["TCP over IPv4"]
 			for round := range 60 {

@@ -30,9 +30,12 @@ func TestSlice(t *testing.T) {
 		{"IPv6 multicast", dv.Config{}, net.HardwareAddr{0x33, 0x33, 0xff, 1, 2, 3}, 1, 1},
 		{"IPv4 multicast", dv.Config{}, net.HardwareAddr{0x01, 0x00, 0x5e, 0x7f, 2, 3}, 1, 1},
 		{"other multicast", dv.Config{}, net.HardwareAddr{0x01, 0x80, 0xc2, 0, 0, 0}, 0, 1},
-		{"third MAC, promiscuous", dv.Config{Promiscuous: true}, otherMAC, 1, 0},
-		{"netdev's MAC, promiscuous", dv.Config{Promiscuous: true}, netdevMAC, 1, 0},
-		{"broadcast, promiscuous", dv.Config{Promiscuous: true}, broadcast, 1, 1},
+		{"third MAC, promiscuous",
+			dv.Config{NIC: dv.NIC{Steering: dv.Steering{Promiscuous: true}}}, otherMAC, 1, 0},
+		{"netdev's MAC, promiscuous",
+			dv.Config{NIC: dv.NIC{Steering: dv.Steering{Promiscuous: true}}}, netdevMAC, 1, 0},
+		{"broadcast, promiscuous",
+			dv.Config{NIC: dv.NIC{Steering: dv.Steering{Promiscuous: true}}}, broadcast, 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, queues := range []int{1, 4} {
@@ -59,7 +62,7 @@ func TestRSS(t *testing.T) {
 	for name, key := range map[string]dv.RSSKey{"symmetric": {},
 		"microsoft": dv.MicrosoftRSSKey()} {
 		t.Run(name, func(t *testing.T) {
-			s, d := usual(t, dv.Config{RxQueues: 4, RSSKey: key})
+			s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 4}, RSSKey: key})
 			used := map[string]map[int]bool{}
 			for i := range 64 {
 				for class, f := range flows(i) {
@@ -91,7 +94,7 @@ func TestRSS(t *testing.T) {
 // Frames with a tag, which stays in, go where those without go; fragments, the
 // first one too, go where their addresses say.
 func TestRSSOfTaggedAndFragments(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueues: 4})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 4}})
 	used := map[int]bool{}
 	for i := range 32 {
 		for class, f := range flows(i) {
@@ -164,7 +167,8 @@ func TestRxVerdicts(t *testing.T) {
 // Frames that nobody polls fill the ring and are then dropped and counted by
 // the NIC; reception goes on when they are released.
 func TestOutOfBuffer(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueueSize: 64, SpareFrames: 1})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 64}},
+		Tuning: dv.Tuning{SpareFrames: 1}})
 	f := frame(ourMAC, peerMAC, 0x88b5, 100)
 	for range 100 {
 		s.wire.send(t, f)
@@ -194,7 +198,7 @@ func TestOutOfBuffer(t *testing.T) {
 
 // What the device counts is what the NIC counts.
 func TestStatsAgree(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueues: 2, TxQueues: 2})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}})
 	for i := range 50 {
 		f := flows(i)["UDP over IPv4"]
 		s.wire.send(t, packet(f.Src, f.Dst, 17, i))
@@ -237,8 +241,12 @@ func TestPingPong(t *testing.T) {
 		if err := nic.ConnectWire(w); err != nil {
 			t.Fatal(err)
 		}
-		d, err := dv.Open(t.Context(), dv.Config{Kernel: kernel.Opener(nic),
-			Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()}})
+		d, err := dv.Open(t.Context(), dv.Config{NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: kernel.Opener(nic),
+				Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()},
+			},
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ func TestLink(t *testing.T) {
 func TestDeviceFatal(t *testing.T) {
 	before := resources(t)
 	s := newSim(t, simnic.Config{}, kernel.Config{})
-	d, err := dv.Open(t.Context(), s.config(dv.Config{RxQueues: 3, TxQueues: 2}))
+	d, err := dv.Open(t.Context(), s.config(dv.Config{NIC: dv.NIC{RxQueues: 3, TxQueues: 2}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,8 @@ func TestDeviceFatal(t *testing.T) {
 // Frames that were received stay whole while the caller has them, whatever
 // comes after.
 func TestHeldFramesStay(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueueSize: 64, SpareFrames: 64})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 64}},
+		Tuning: dv.Tuning{SpareFrames: 64}})
 	q := d.Rx(0)
 	var held []dv.Packet
 	var want [][]byte

@@ -70,7 +70,7 @@ func TestDumpOfSend(t *testing.T) {
 // TestDumpOfFailedDevice: when a device that failed is closed the rings of all its queues are told.
 func TestDumpOfFailedDevice(t *testing.T) {
 	var told dumps
-	s, d := usual(t, dv.Config{RxQueues: 2, TxQueues: 2, Dumped: told.add})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}, Dumped: told.add})
 	s.nic.FailDevice()
 	<-d.Done()
 	if all := told.take(); len(all) != 0 {
@@ -95,7 +95,8 @@ func TestDumpOfFailedDevice(t *testing.T) {
 // TestDumpNow asks for dumps while frames come and go, whose owners poll and sleep, and once nobody
 // polls, and after the end.
 func TestDumpNow(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueues: 2, RxQueueSize: 64, TxQueueSize: 64})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 2, Rings: dv.Rings{RxQueueSize: 64,
+		TxQueueSize: 64}}})
 	var received atomic.Int64
 	var running sync.WaitGroup
 	stop := make(chan struct{})

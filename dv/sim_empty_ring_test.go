@@ -27,9 +27,10 @@ func TestStalls(t *testing.T) {
 	}{
 		{"compressed", dv.Config{}, alike, true},
 		{"compressed in part", dv.Config{}, mixed, true},
-		{"not compressed", dv.Config{NoCompression: true}, mixed, false},
-		{"several buffers, compressed", dv.Config{MTU: 9000}, alike, true},
-		{"several buffers", dv.Config{MTU: 9000, NoCompression: true}, alike, false},
+		{"not compressed", dv.Config{Tuning: dv.Tuning{NoCompression: true}}, mixed, false},
+		{"several buffers, compressed", dv.Config{NIC: dv.NIC{MTU: 9000}}, alike, true},
+		{"several buffers", dv.Config{NIC: dv.NIC{MTU: 9000},
+			Tuning: dv.Tuning{NoCompression: true}}, alike, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) { checkStalls(t, tc.cfg, tc.flow, tc.compressed) })
 	}
@@ -37,7 +38,7 @@ func TestStalls(t *testing.T) {
 
 func checkStalls(t *testing.T, cfg dv.Config, flow func(i int) string, compressed bool) {
 	const ring, batch, rounds = 64, 16, 20
-	cfg.RxQueueSize = ring
+	cfg.Rings.RxQueueSize = ring
 	s := newSim(t, simnic.Config{MTU: 9000}, kernel.Config{})
 	q, sent, got := s.open(t, cfg).Rx(0), 0, 0
 	send := func(n int) {

@@ -50,7 +50,7 @@ func TestQueueEvents(t *testing.T) {
 		}, [2]uint64{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, d := usual(t, dv.Config{RxQueues: 2, TxQueues: 2})
+			s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}})
 			d.Tell(c.event(d))
 			if failed := d.Err() != nil; failed != c.failed || failed &&
 				!errors.Is(d.Err(), dv.ErrFailed) {
@@ -95,7 +95,7 @@ func TestReceiveQueueEvents(t *testing.T) {
 		{"unnamed event twice", true, true, 2, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, d := usual(t, dv.Config{RxQueues: 2})
+			s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 2}})
 			f := flows(1)["UDP over IPv4"]
 			i := d.QueueFor(f)
 			frame := packet(f.Src, f.Dst, f.Proto, 100)

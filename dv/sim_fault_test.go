@@ -17,7 +17,7 @@ import (
 // through Poll, Arm, Poll and Wait, and each is there in the end, without
 // another one having to come first.
 func TestWaitMissesNothing(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueues: 2, RxQueueSize: 64})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 2, Rings: dv.Rings{RxQueueSize: 64}}})
 	rng := rand.New(rand.NewPCG(seed(t), 1))
 	var received atomic.Int64
 	var owners sync.WaitGroup
@@ -131,7 +131,8 @@ func TestArmAgain(t *testing.T) {
 
 // An owner whose frames are all on their way out is not put to sleep for good.
 func TestWaitWithoutBuffers(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueueSize: 64, SpareFrames: 1})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 64}},
+		Tuning: dv.Tuning{SpareFrames: 1}})
 	rx, tx := d.Rx(0), d.Tx(0)
 	f := frame(ourMAC, peerMAC, 0x88b5, 60)
 	pkts := make([]dv.Packet, 128)
@@ -172,7 +173,8 @@ func TestWaitWithoutBuffers(t *testing.T) {
 func TestRxRecovery(t *testing.T) {
 	for _, syndrome := range []uint8{0x01, 0x02, 0x04, 0x05, 0x11, 0x77} {
 		t.Run(strconv.FormatUint(uint64(syndrome), 16), func(t *testing.T) {
-			s, d := usual(t, dv.Config{RxQueueSize: 64, SpareFrames: 8})
+			s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 64}},
+				Tuning: dv.Tuning{SpareFrames: 8}})
 			q := d.Rx(0)
 			f := frame(ourMAC, peerMAC, 0x88b5, 100)
 			for round := range 5 {
@@ -232,7 +234,8 @@ func TestRxRecoveryWhileWaiting(t *testing.T) {
 func TestTxRecovery(t *testing.T) {
 	for _, syndrome := range []uint8{0x01, 0x02, 0x04, 0x11} {
 		t.Run(strconv.FormatUint(uint64(syndrome), 16), func(t *testing.T) {
-			s, d := usual(t, dv.Config{TxQueueSize: 64, NoMultiPacketSend: true})
+			s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 64}},
+				Tuning: dv.Tuning{NoMultiPacketSend: true}})
 			q := d.Tx(0)
 			f := frame(peerMAC, ourMAC, 0x88b5, 200)
 			p := dv.TxPacket{Bufs: [][]byte{f}}
@@ -288,7 +291,8 @@ func TestTxRecovery(t *testing.T) {
 // A doorbell that gets lost is made up for by the next one; completions that
 // get lost by later ones.
 func TestTxLosses(t *testing.T) {
-	s, d := usual(t, dv.Config{TxQueueSize: 64, NoMultiPacketSend: true})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 64}},
+		Tuning: dv.Tuning{NoMultiPacketSend: true}})
 	q := d.Tx(0)
 	p := dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 200)}}
 	var n atomic.Int64

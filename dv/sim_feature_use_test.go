@@ -20,7 +20,7 @@ import (
 // there is one; any other drops it.
 func TestDelayDrop(t *testing.T) {
 	fill := func(cfg dv.Config) (*sim, *dv.Device) {
-		cfg.RxQueueSize, cfg.SpareFrames = 64, 1
+		cfg.Rings.RxQueueSize, cfg.Tuning.SpareFrames = 64, 1
 		s, d := usual(t, cfg)
 		for i := range 64 {
 			s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 100+i))
@@ -34,7 +34,7 @@ func TestDelayDrop(t *testing.T) {
 		t.Errorf("without: %d dropped", n)
 	}
 	held := func() bool { // the frame waits 100 ms, which a busy machine may take longer for
-		s, d := fill(dv.Config{DelayDrop: true})
+		s, d := fill(dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}})
 		var sender sync.WaitGroup
 		sender.Go(func() { s.wire.send(t, late) })
 		got := poll(d.Rx(0))
@@ -55,7 +55,8 @@ func TestDelayDrop(t *testing.T) {
 		{simnic.Config{Caps: without}, kernel.Config{}, unix.EOPNOTSUPP},
 	} {
 		s := newSim(t, c.nic, c.linux)
-		if _, err := dv.Open(t.Context(), s.config(dv.Config{DelayDrop: true})); !errors.Is(err,
+		if _, err := dv.Open(t.Context(),
+			s.config(dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}})); !errors.Is(err,
 			c.want) {
 			t.Errorf("opened: %v, want %v", err, c.want)
 		}
@@ -82,7 +83,7 @@ func testTimestamps(t *testing.T, has simnic.TimestampCap) {
 		defer mu.Unlock()
 		return now
 	})}, kernel.Config{})
-	d := s.open(t, dv.Config{RxQueues: 2})
+	d := s.open(t, dv.Config{NIC: dv.NIC{RxQueues: 2}})
 	clock, ok := d.Clock()
 	if real := has == simnic.StampsRealTime; !ok || d.Caps().RealTimeStamps != real {
 		t.Fatalf("a clock: %v; capabilities %+v", ok, d.Caps())
@@ -122,7 +123,7 @@ func slicesOf(b []byte, n int) (all [][]byte) {
 // Many senders share a queue by its lock: every frame leaves once, those of each
 // sender in order, and few completions are asked for.
 func TestManySenders(t *testing.T) {
-	s, d := usual(t, dv.Config{TxQueueSize: 64})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 64}}})
 	const senders, each = 6, 400
 	var wg sync.WaitGroup
 	for id := range senders {

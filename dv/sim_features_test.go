@@ -48,13 +48,14 @@ func TestFeatures(t *testing.T) {
 				"headers in the descriptor": "on"}},
 		{"other format", sum, dv.Config{},
 			map[string]string{"completion compression": "device: not in the format"}},
-		{"frugal", simnic.DefaultCaps(), dv.Config{NoCompression: true,
-			NoMultiPacketSend: true}, map[string]string{
+		{"frugal", simnic.DefaultCaps(), dv.Config{Tuning: dv.Tuning{NoCompression: true,
+			NoMultiPacketSend: true}}, map[string]string{
 			"multi-packet send": "choice:", "completion compression": "choice:"}},
-		{"eager", simnic.DefaultCaps(), dv.Config{RxQueues: 2, StripVLAN: true}, map[string]string{
+		{"eager", simnic.DefaultCaps(), dv.Config{NIC: dv.NIC{RxQueues: 2},
+			Tuning: dv.Tuning{StripVLAN: true}}, map[string]string{
 			"receive spreading (RSS)": "on", "VLAN stripping": "on",
 			"completion compression": "on"}},
-		{"in a VLAN", simnic.DefaultCaps(), dv.Config{VLAN: 5},
+		{"in a VLAN", simnic.DefaultCaps(), dv.Config{NIC: dv.NIC{VLAN: 5}},
 			map[string]string{"VLAN steering": "on", "VLAN stripping": "on"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -89,12 +90,12 @@ func TestFeatures(t *testing.T) {
 func TestProbe(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
 	before := resources(t)
-	got, err := dv.Probe(s.config(dv.Config{RxQueues: 2}))
+	got, err := dv.Probe(s.config(dv.Config{NIC: dv.NIC{RxQueues: 2}}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	sameResources(t, before)
-	if want := s.open(t, dv.Config{RxQueues: 2}).Features(); !slices.Equal(got, want) {
+	if want := s.open(t, dv.Config{NIC: dv.NIC{RxQueues: 2}}).Features(); !slices.Equal(got, want) {
 		t.Errorf("probed %+v\nopened %+v", got, want)
 	}
 	refused := newSim(t, simnic.Config{}, kernel.Config{InfiniBand: true})

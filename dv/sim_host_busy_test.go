@@ -18,7 +18,10 @@ import (
 // of a rule goes on.
 func TestRebalanceByPort(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
-	d := s.openHost(t, dv.Config{RxQueues: 2, RxQueueSize: 4096, TxQueueSize: 64})
+	d := s.openHost(t, dv.Config{NIC: dv.NIC{
+		RxQueues: 2,
+		Rings:    dv.Rings{RxQueueSize: 4096, TxQueueSize: 64},
+	}})
 	other := s.openHost(t, dv.Config{})
 	r := listener(udp, hostV4, 53)
 	addRule(t, d, r)
@@ -60,7 +63,7 @@ func TestRebalanceByPort(t *testing.T) {
 // of another rule is lost, and nothing is left at the end.
 func TestRulesBesideTraffic(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
-	d := s.openHost(t, dv.Config{RxQueueSize: 4096})
+	d := s.openHost(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 4096}}})
 	kept := addRule(t, d, listener(tcp, hostV4, 443))
 	var running sync.WaitGroup
 	for i := range 4 {

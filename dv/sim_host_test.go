@@ -90,7 +90,7 @@ func (s *sim) goes(t *testing.T, d *dv.Device, what string, f []byte, ours bool)
 // TestHostMode: only what a rule names comes to us, to the queue that QueueFor says, and counts.
 func TestHostMode(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
-	d := s.openHost(t, dv.Config{RxQueues: 2})
+	d := s.openHost(t, dv.Config{NIC: dv.NIC{RxQueues: 2}})
 	if !bytes.Equal(d.MAC(), netdevMAC) || !d.HostMode() {
 		t.Errorf("MAC %v, host mode %v", d.MAC(), d.HostMode())
 	}
@@ -180,7 +180,7 @@ func checkCounts(t *testing.T, d *dv.Device) {
 // TestHostModeVLAN: the rules of a device in a VLAN are for its frames only.
 func TestHostModeVLAN(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
-	d := s.openHost(t, dv.Config{VLAN: 5})
+	d := s.openHost(t, dv.Config{NIC: dv.NIC{VLAN: 5}})
 	addRule(t, d, listener(tcp, hostV4, 443))
 	f := toHost(tcp, hostV4, 443)
 	s.goes(t, d, "its own", tagFrame(f, 5), true)
@@ -263,8 +263,8 @@ func TestLeftToLinux(t *testing.T) {
 func TestCrashRemovesRules(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
 	k := &spy{}
-	cfg := s.config(dv.Config{HostMode: true, MAC: netdevMAC})
-	cfg.Kernel = func() (_ uverbs.Kernel, err error) {
+	cfg := s.config(dv.Config{HostMode: true, NIC: dv.NIC{MAC: netdevMAC}})
+	cfg.Model.Kernel = func() (_ uverbs.Kernel, err error) {
 		k.Kernel, err = s.linux.OpenNode()
 		return k, err
 	}
@@ -315,8 +315,8 @@ func TestRulesRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "set HostMode") {
 		t.Errorf("with a MAC of its own: %v", err)
 	}
-	for name, cfg := range map[string]dv.Config{"another MAC": {MAC: otherMAC},
-		"promiscuous": {Promiscuous: true, MAC: netdevMAC}} {
+	for name, cfg := range map[string]dv.Config{"another MAC": {NIC: dv.NIC{MAC: otherMAC}},
+		"promiscuous": {NIC: dv.NIC{MAC: netdevMAC, Steering: dv.Steering{Promiscuous: true}}}} {
 		cfg.HostMode = true
 		if _, err := dv.Open(t.Context(), s.config(cfg)); !errors.Is(err, dv.ErrMAC) &&
 			!errors.Is(err, dv.ErrConfig) {
@@ -324,7 +324,7 @@ func TestRulesRefused(t *testing.T) {
 		}
 	}
 	representor := s.config(dv.Config{HostMode: true})
-	representor.Facts.Representor = true
+	representor.Model.Facts.Representor = true
 	if _, err := dv.Open(t.Context(), representor); !errors.Is(err, dv.ErrNotSupported) ||
 		!strings.Contains(err.Error(), "is the representor of a function") {
 		t.Errorf("representor: %v", err)
@@ -345,7 +345,7 @@ func TestRulesRefused(t *testing.T) {
 // frames here, and those to groups, fragments and frames with a tag stay with Linux.
 func TestHostOtherMAC(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
-	d := s.openHost(t, dv.Config{RxQueues: 1})
+	d := s.openHost(t, dv.Config{NIC: dv.NIC{RxQueues: 1}})
 	addRule(t, d, listener(tcp, hostV4, 443))
 	addRule(t, d, listener(udp, hostV4, 53))
 	other := net.HardwareAddr{2, 0, 0, 0, 0, 0x99}
@@ -395,8 +395,8 @@ func TestOtherMAC(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
 	mine, other, taken := net.HardwareAddr{2, 0, 0, 0, 1, 1}, net.HardwareAddr{2, 0, 0, 0, 1, 2},
 		net.HardwareAddr{2, 0, 0, 0, 1, 3}
-	d := s.open(t, dv.Config{RxQueues: 2, MAC: mine})
-	s.open(t, dv.Config{MAC: taken})
+	d := s.open(t, dv.Config{NIC: dv.NIC{RxQueues: 2, MAC: mine}})
+	s.open(t, dv.Config{NIC: dv.NIC{MAC: taken}})
 	frames := func(mac net.HardwareAddr) (n int) {
 		f := toHost(tcp, hostV4, 443)
 		copy(f, mac)

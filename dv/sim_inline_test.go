@@ -26,7 +26,7 @@ func TestMinimumInline(t *testing.T) {
 			caps := simnic.DefaultCaps()
 			caps.MinInline = c.mode
 			s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
-			d := s.open(t, dv.Config{TxInline: 60})
+			d := s.open(t, dv.Config{Tuning: dv.Tuning{TxInline: 60}})
 			if got := d.Caps().MinInline; got != c.want {
 				t.Fatalf("%d bytes inline, want %d", got, c.want)
 			}

@@ -14,8 +14,11 @@ import (
 func TestEventModeration(t *testing.T) {
 	for _, frames := range []int{0, 8} {
 		s := newSim(t, simnic.Config{}, kernel.Config{})
-		q := s.open(t, dv.Config{EventFrames: uint16(frames), EventMicroseconds: 4000,
-			NoCompression: true}).Rx(0)
+		q := s.open(t, dv.Config{Tuning: dv.Tuning{
+			EventFrames:       uint16(frames),
+			EventMicroseconds: 4000,
+			NoCompression:     true,
+		}}).Rx(0)
 		most := 0
 		for range 20 {
 			told, sent := s.nic.Counters().CQEvents, 0
@@ -39,11 +42,13 @@ func TestEventModerationRefused(t *testing.T) {
 	caps.CQModeration = false
 	s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
 	if _, err := dv.Open(t.Context(),
-		s.config(dv.Config{EventFrames: 8, EventMicroseconds: 50})); !errors.Is(err,
+		s.config(dv.Config{Tuning: dv.Tuning{EventFrames: 8,
+			EventMicroseconds: 50}})); !errors.Is(err,
 		dv.ErrNotSupported) {
 		t.Errorf("device without: %v", err)
 	}
-	if _, err := dv.Open(t.Context(), s.config(dv.Config{EventFrames: 8})); !errors.Is(err,
+	if _, err := dv.Open(t.Context(),
+		s.config(dv.Config{Tuning: dv.Tuning{EventFrames: 8}})); !errors.Is(err,
 		dv.ErrConfig) {
 		t.Errorf("no limit in time: %v", err)
 	}

@@ -53,8 +53,9 @@ func TestMultiPacketSend(t *testing.T) {
 		on   bool
 	}{
 		{"default", simnic.Config{}, dv.Config{}, true},
-		{"all inline", simnic.Config{}, dv.Config{TxInline: 900}, true},
-		{"off by choice", simnic.Config{}, dv.Config{NoMultiPacketSend: true}, false},
+		{"all inline", simnic.Config{}, dv.Config{Tuning: dv.Tuning{TxInline: 900}}, true},
+		{"off by choice", simnic.Config{}, dv.Config{Tuning: dv.Tuning{NoMultiPacketSend: true}},
+			false},
 		{"device without", caps(func(c *simnic.Caps) { c.EnhancedMPW = false }), dv.Config{},
 			false},
 		{"device wants headers inline",

@@ -23,17 +23,20 @@ func TestMultiSegment(t *testing.T) {
 		zips bool
 	}{
 		{"default", simnic.Config{MTU: 9000}, dv.Config{}, 4, true},
-		{"uncompressed", simnic.Config{MTU: 9000}, dv.Config{NoCompression: true}, 4,
+		{"uncompressed", simnic.Config{MTU: 9000},
+			dv.Config{Tuning: dv.Tuning{NoCompression: true}}, 4,
 			false},
 		{"headers inline", simnic.Config{MTU: 9000, Caps: inline}, dv.Config{}, 4, true},
 		{"two segments", simnic.Config{MTU: 4000}, dv.Config{}, 2, true},
 		{"largest MTU", simnic.Config{MTU: 16 << 10}, dv.Config{}, 8, true},
-		{"one buffer", simnic.Config{MTU: 9000}, dv.Config{NoMultiSegment: true}, 1, true},
-		{"small MTU of a large port", simnic.Config{MTU: 9000}, dv.Config{MTU: 1500}, 1, true},
+		{"one buffer", simnic.Config{MTU: 9000},
+			dv.Config{Tuning: dv.Tuning{NoMultiSegment: true}}, 1, true},
+		{"small MTU of a large port", simnic.Config{MTU: 9000}, dv.Config{NIC: dv.NIC{MTU: 1500}},
+			1, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, c.nic, kernel.Config{})
-			c.cfg.RxQueueSize, c.cfg.SpareFrames = 64, 64
+			c.cfg.Rings.RxQueueSize, c.cfg.Tuning.SpareFrames = 64, 64
 			d := s.open(t, c.cfg)
 			for _, feature := range d.Features() {
 				if feature.Name == "multi-segment receive" && feature.On != (c.segs > 1) {
@@ -104,7 +107,7 @@ func TestMultiSegment(t *testing.T) {
 func TestMultiSegmentTooLong(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		s := newSim(t, simnic.Config{MTU: 9000, DropTooLong: silent}, kernel.Config{})
-		d := s.open(t, dv.Config{MTU: 4000})
+		d := s.open(t, dv.Config{NIC: dv.NIC{MTU: 4000}})
 		s.wire.send(t, frame(ourMAC, peerMAC, 0x88b5, 9000))
 		if n := len(poll(d.Rx(0))); n != 0 {
 			t.Errorf("silent %v: %d frames", silent, n)
@@ -132,6 +135,6 @@ func TestMultiSegmentRefused(t *testing.T) {
 	if _, err := dv.Open(t.Context(), s.config(dv.Config{})); !errors.Is(err, dv.ErrNotSupported) {
 		t.Errorf("opened: %v", err)
 	}
-	d := s.open(t, dv.Config{NoMultiSegment: true})
+	d := s.open(t, dv.Config{Tuning: dv.Tuning{NoMultiSegment: true}})
 	exchange(t, s, d, d.Tx(0))
 }

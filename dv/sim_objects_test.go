@@ -60,7 +60,7 @@ func TestObjects(t *testing.T) {
 	for _, n := range [][2]int{{1, 1}, {1, 4}, {4, 8}, {16, 16}} {
 		s := newSim(t, simnic.Config{}, kernel.Config{})
 		q := &quota{}
-		d := s.open(t, dv.Config{RxQueues: n[0], TxQueues: n[1],
+		d := s.open(t, dv.Config{NIC: dv.NIC{RxQueues: n[0], TxQueues: n[1]},
 			Interpose: func(k uverbs.Kernel) uverbs.Kernel {
 				q.Kernel = k
 				return q
@@ -83,7 +83,7 @@ func TestObjects(t *testing.T) {
 func TestObjectsRefused(t *testing.T) {
 	for limit := 1; limit < 25; limit++ {
 		s := newSim(t, simnic.Config{}, kernel.Config{})
-		_, err := dv.Open(t.Context(), s.config(dv.Config{RxQueues: 1, TxQueues: 1,
+		_, err := dv.Open(t.Context(), s.config(dv.Config{NIC: dv.NIC{RxQueues: 1, TxQueues: 1},
 			Interpose: func(k uverbs.Kernel) uverbs.Kernel {
 				return &quota{Kernel: k, limit: limit}
 			}}))

@@ -19,7 +19,7 @@ import (
 )
 
 func TestOpenFacts(t *testing.T) {
-	_, d := usual(t, dv.Config{RxQueues: 3, TxQueues: 2})
+	_, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 3, TxQueues: 2}})
 	if d.Name() != "mlx5_sim0" || d.Netdev() != "sim0" ||
 		d.MAC().String() != ourMAC.String() || d.MTU() != 1500 ||
 		d.NumRx() != 3 || d.NumTx() != 2 || d.Rx(2).Index() != 2 || d.Tx(1).Index() != 1 ||
@@ -39,7 +39,7 @@ func TestOpenFacts(t *testing.T) {
 
 // A segmented packet has to fit the staging memory, whatever the device takes.
 func TestMaxTSO(t *testing.T) {
-	_, d := usual(t, dv.Config{TxBufferSize: 128 << 10})
+	_, d := usual(t, dv.Config{Tuning: dv.Tuning{TxBufferSize: 128 << 10}})
 	if n := d.Caps().MaxTSO; n != 64<<10 {
 		t.Errorf("MaxTSO %d, want %d", n, 64<<10)
 	}
@@ -54,7 +54,7 @@ func TestMaxTSO(t *testing.T) {
 func TestClose(t *testing.T) {
 	before := resources(t)
 	s := newSim(t, simnic.Config{}, kernel.Config{})
-	d, err := dv.Open(t.Context(), s.config(dv.Config{RxQueues: 2, TxQueues: 2}))
+	d, err := dv.Open(t.Context(), s.config(dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,9 +201,9 @@ func TestFailAtEveryStep(t *testing.T) {
 	before := resources(t)
 	for _, errno := range []unix.Errno{unix.ENOMEM, unix.EIO} {
 		for n := 0; ; n++ {
-			cfg := s.config(dv.Config{RxQueues: 2, TxQueues: 2})
+			cfg := s.config(dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}})
 			var k *failing
-			k, cfg.Kernel = failIn(s, n, errno)
+			k, cfg.Model.Kernel = failIn(s, n, errno)
 			d, err := dv.Open(t.Context(), cfg)
 			if k.spare() {
 				if err != nil {
@@ -229,9 +229,9 @@ func TestFailAtEveryStepOfClose(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
 	before := resources(t)
 	for n := 0; ; n++ {
-		cfg := s.config(dv.Config{RxQueues: 2, TxQueues: 2})
+		cfg := s.config(dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}})
 		var k *failing
-		k, cfg.Kernel = failIn(s, 1<<30, unix.EBUSY)
+		k, cfg.Model.Kernel = failIn(s, 1<<30, unix.EBUSY)
 		d, err := dv.Open(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -279,17 +279,21 @@ func TestOpenRefusals(t *testing.T) {
 			dv.Config{}, unix.EINVAL, "mlx5"},
 		{"multicast cannot be shared", simnic.Config{Caps: noCopies}, kernel.Config{}, dv.Config{},
 			dv.ErrNotSupported, "TakeMulticast"},
-		{"no stripping", simnic.Config{Caps: noStrip}, kernel.Config{}, dv.Config{StripVLAN: true},
+		{"no stripping", simnic.Config{Caps: noStrip}, kernel.Config{},
+			dv.Config{Tuning: dv.Tuning{StripVLAN: true}},
 			dv.ErrNotSupported, "StripVLAN"},
 		{"ring beyond the device", simnic.Config{Caps: small}, kernel.Config{},
-			dv.Config{RxQueueSize: 1024}, dv.ErrConfig, "at most 512"},
-		{"own MAC", simnic.Config{}, kernel.Config{}, dv.Config{MAC: netdevMAC},
+			dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 1024}}}, dv.ErrConfig,
+			"at most 512"},
+		{"own MAC", simnic.Config{}, kernel.Config{}, dv.Config{NIC: dv.NIC{MAC: netdevMAC}},
 			dv.ErrMAC, "AllowNetdevMAC"},
 		{"multicast MAC", simnic.Config{}, kernel.Config{},
-			dv.Config{MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}, dv.ErrMAC, "multicast"},
+			dv.Config{NIC: dv.NIC{MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}}, dv.ErrMAC,
+			"multicast"},
 		{"MTU beyond the port", simnic.Config{}, kernel.Config{},
-			dv.Config{MTU: 9000}, dv.ErrConfig, "MTU"},
-		{"ring size", simnic.Config{}, kernel.Config{}, dv.Config{TxQueueSize: 100},
+			dv.Config{NIC: dv.NIC{MTU: 9000}}, dv.ErrConfig, "MTU"},
+		{"ring size", simnic.Config{}, kernel.Config{},
+			dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 100}}},
 			dv.ErrConfig, "power of two"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -341,16 +345,17 @@ func TestOpenVariants(t *testing.T) {
 		{"linux 5.4", simnic.Config{}, kernel.Config{Release: kernel.Linux54}, dv.Config{}},
 		{"linux 7.2", simnic.Config{}, kernel.Config{Release: kernel.Linux72}, dv.Config{}},
 		{"no write combining", simnic.Config{},
-			kernel.Config{NoWriteCombining: true}, dv.Config{TxQueues: 3}},
+			kernel.Config{NoWriteCombining: true}, dv.Config{NIC: dv.NIC{TxQueues: 3}}},
 		{"inline L2", simnic.Config{Caps: inline}, kernel.Config{}, dv.Config{}},
 		{"inline L4", simnic.Config{Caps: inlineL4}, kernel.Config{}, dv.Config{}},
-		{"many queues", simnic.Config{}, kernel.Config{}, dv.Config{RxQueues: 16, TxQueues: 40}},
+		{"many queues", simnic.Config{}, kernel.Config{}, dv.Config{NIC: dv.NIC{RxQueues: 16,
+			TxQueues: 40}}},
 		{"jumbo", simnic.Config{MTU: 9000}, kernel.Config{}, dv.Config{}},
 		{"multicast taken", simnic.Config{Caps: noCopies}, kernel.Config{},
 			dv.Config{TakeMulticast: true}},
 		{"memlock enough", simnic.Config{}, kernel.Config{Memlock: 8 << 20}, dv.Config{}},
 		{"own MAC allowed", simnic.Config{}, kernel.Config{},
-			dv.Config{MAC: netdevMAC, AllowNetdevMAC: true}},
+			dv.Config{NIC: dv.NIC{MAC: netdevMAC, Steering: dv.Steering{AllowNetdevMAC: true}}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, c.nic, c.linux)

@@ -30,7 +30,7 @@ func TestOpening(t *testing.T) {
 	s := newSim(t, simnic.Config{}, kernel.Config{})
 	var commands uint64
 	var log strings.Builder
-	d := s.open(t, dv.Config{RxQueues: 2, TxQueues: 2,
+	d := s.open(t, dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2},
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Interpose: func(k uverbs.Kernel) uverbs.Kernel {
 			return slowKernel{k, &commands}

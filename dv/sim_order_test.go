@@ -53,8 +53,8 @@ func TestOrder(t *testing.T) {
 	t.Setenv("MLX5_CQE_SIZE", "128")
 	s := newSim(t, simnic.Config{}, kernel.Config{})
 	k := &spy{}
-	cfg := s.config(dv.Config{RxQueues: 2, TxQueues: 2})
-	cfg.Kernel = func() (_ uverbs.Kernel, err error) {
+	cfg := s.config(dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}})
+	cfg.Model.Kernel = func() (_ uverbs.Kernel, err error) {
 		k.Kernel, err = s.linux.OpenNode()
 		return k, err
 	}

@@ -13,7 +13,7 @@ import (
 // Weights decide how many flows a queue gets, and QueueFor knows where each
 // goes; ARP and broadcast stay with queue 0.
 func TestRebalance(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueues: 3})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 3}})
 	for _, weights := range [][]int{{1, 1, 1}, {0, 1, 3}, {5, 0, 0}, {0, 0, 1}, {1, 2, 1}} {
 		if err := d.Rebalance(weights); err != nil {
 			t.Fatalf("%v: %v", weights, err)
@@ -44,7 +44,10 @@ func TestRebalance(t *testing.T) {
 
 // Frames that arrive while the table is replaced, again and again, come once.
 func TestRebalanceLosesNothing(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueues: 2, RxQueueSize: 4096, TxQueueSize: 64})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{
+		RxQueues: 2,
+		Rings:    dv.Rings{RxQueueSize: 4096, TxQueueSize: 64},
+	}})
 	const total = 3000
 	var sent atomic.Int32 // frames that are through the NIC
 	f := flows(7)
@@ -91,7 +94,7 @@ func TestRebalanceLosesNothing(t *testing.T) {
 }
 
 func TestRebalanceRefused(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueues: 2})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 2}})
 	for _, weights := range [][]int{nil, {1}, {0, 0}, {1, 2, 3}, {-1, 2}, {1 << 30, 1}} {
 		if err := d.Rebalance(weights); !errors.Is(err, dv.ErrConfig) {
 			t.Errorf("%v: %v", weights, err)
@@ -112,7 +115,7 @@ func oneFrame(b []byte) []simframe.Frame { return []simframe.Frame{{Data: b}} }
 
 // TestActiveRxQueues: flows come to the first queues only, until Rebalance says otherwise.
 func TestActiveRxQueues(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueues: 4, ActiveRxQueues: 2})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{RxQueues: 4}, ActiveRxQueues: 2})
 	for _, c := range []struct {
 		weights []int
 		want    [4]bool

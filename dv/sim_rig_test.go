@@ -103,9 +103,10 @@ func newSim(t testing.TB, cfg simnic.Config, linux kernel.Config) *sim {
 // config is cfg for this NIC.
 func (s *sim) config(cfg dv.Config) dv.Config {
 	c := s.nic.Config()
-	cfg.Facts = dv.PortFacts{Name: c.Name, Netdev: c.Netdev, MAC: s.nic.MAC(), MTU: s.nic.MTU()}
-	if cfg.Kernel == nil {
-		cfg.Kernel = s.linux.OpenNode
+	cfg.Model.Facts = dv.PortFacts{Name: c.Name, Netdev: c.Netdev, MAC: s.nic.MAC(),
+		MTU: s.nic.MTU()}
+	if cfg.Model.Kernel == nil {
+		cfg.Model.Kernel = s.linux.OpenNode
 	}
 	if cfg.MAC == nil {
 		cfg.MAC = ourMAC

@@ -27,9 +27,9 @@ func TestEitherSilicon(t *testing.T) {
 			cfg  dv.Config
 		}{
 			{"compressed", dv.Config{}},
-			{"uncompressed", dv.Config{NoCompression: true}},
-			{"several buffers", dv.Config{MTU: 9000}},
-			{"striding", dv.Config{Striding: true}},
+			{"uncompressed", dv.Config{Tuning: dv.Tuning{NoCompression: true}}},
+			{"several buffers", dv.Config{NIC: dv.NIC{MTU: 9000}}},
+			{"striding", dv.Config{NIC: dv.NIC{Rings: dv.Rings{Striding: true}}}},
 		} {
 			t.Run(nic.name+"/"+ring.name, func(t *testing.T) {
 				c := nic.cfg
@@ -45,7 +45,7 @@ func TestEitherSilicon(t *testing.T) {
 func wrapsAfterError(t *testing.T, nic simnic.Config, cfg dv.Config) dv.Stats {
 	t.Helper()
 	s := newSim(t, nic, kernel.Config{})
-	cfg.RxQueueSize, cfg.TxQueueSize = 64, 64
+	cfg.Rings.RxQueueSize, cfg.Rings.TxQueueSize = 64, 64
 	d := s.open(t, cfg)
 	wrapRings(t, s, d)
 	s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Count: 1, Syndrome: 4})

@@ -31,7 +31,8 @@ func (v *virtualTime) pass(t *testing.T, d time.Duration, q *dv.TxQueue) {
 
 // stalled is a device whose first send queue has a clock of ours.
 func stalled(t *testing.T) (*sim, *dv.Device, *virtualTime) {
-	s, d := usual(t, dv.Config{TxQueueSize: 64, NoMultiPacketSend: true})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 64}},
+		Tuning: dv.Tuning{NoMultiPacketSend: true}})
 	v := &virtualTime{time.Unix(1000, 0)}
 	d.Tx(0).SetClock(v.now)
 	return s, d, v
@@ -166,12 +167,12 @@ func TestRxResetNamesState(t *testing.T) {
 		syndrome uint8
 	}{
 		{"in error", dv.Config{}, 0x04},
-		{"striding, in error", dv.Config{Striding: true}, 0x04},
-		{"striding, ready", dv.Config{Striding: true}, 0x01},
+		{"striding, in error", dv.Config{NIC: dv.NIC{Rings: dv.Rings{Striding: true}}}, 0x04},
+		{"striding, ready", dv.Config{NIC: dv.NIC{Rings: dv.Rings{Striding: true}}}, 0x01},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, simnic.Config{}, kernel.Config{})
-			c.cfg.RxQueueSize = 64
+			c.cfg.Rings.RxQueueSize = 64
 			d := s.open(t, c.cfg)
 			for range 3 {
 				s.nic.Inject(simnic.QueueFault{Kind: simnic.FaultReceiveError, Count: 1,
@@ -189,7 +190,7 @@ func TestRxResetNamesState(t *testing.T) {
 
 // An event that a receive queue is in error, which it is not, costs a refused command and no reset.
 func TestRxWrongEvent(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueueSize: 64})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 64}}})
 	_, wq := d.RxHandles(0)
 	d.Tell(uverbs.AsyncEvent{Type: uverbs.EventWQFatal, Element: wq})
 	poll(d.Rx(0))

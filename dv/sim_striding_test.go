@@ -21,12 +21,13 @@ func TestStriding(t *testing.T) {
 		zips  bool
 	}{
 		{"default", simnic.Config{}, dv.Config{}, 1500, true},
-		{"uncompressed", simnic.Config{}, dv.Config{NoCompression: true}, 1500, false},
-		{"jumbo", simnic.Config{MTU: 9000}, dv.Config{MTU: 9000}, 9000, true},
+		{"uncompressed", simnic.Config{}, dv.Config{Tuning: dv.Tuning{NoCompression: true}}, 1500,
+			false},
+		{"jumbo", simnic.Config{MTU: 9000}, dv.Config{NIC: dv.NIC{MTU: 9000}}, 9000, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, c.nic, kernel.Config{})
-			c.cfg.Striding, c.cfg.RxQueueSize = true, 128
+			c.cfg.Rings.Striding, c.cfg.Rings.RxQueueSize = true, 128
 			d := s.open(t, c.cfg)
 			free, total, slabs := d.Pool().Free(), 0, map[dv.Frame]bool{}
 			f := flows(1)["UDP over IPv4"]
@@ -93,7 +94,8 @@ func TestStridingRefused(t *testing.T) {
 		caps := simnic.DefaultCaps()
 		change(&caps)
 		s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
-		if _, err := dv.Open(t.Context(), s.config(dv.Config{Striding: true})); !errors.Is(err,
+		if _, err := dv.Open(t.Context(),
+			s.config(dv.Config{NIC: dv.NIC{Rings: dv.Rings{Striding: true}}})); !errors.Is(err,
 			dv.ErrNotSupported) {
 			t.Errorf("opened: %v", err)
 		}

@@ -20,8 +20,7 @@ import (
 // onSwitch is a NIC behind an e-switch, and its configuration with the netdev's list.
 func onSwitch(t *testing.T, fn simnic.Function) (*sim, dv.Config) {
 	s := newSim(t, simnic.Config{Function: fn}, kernel.Config{})
-	return s, dv.Config{Addresses: func() (dv.AddressList,
-		error) {
+	return s, dv.Config{Addresses: func() (dv.AddressList, error) {
 		return s.linux.OpenPacketSocket()
 	}}
 }
@@ -56,7 +55,8 @@ func TestRegistration(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, cfg := onSwitch(t, tc.fn)
-			if heard := hears(t, s, s.open(t, dv.Config{MAC: otherMAC})); heard != "b" {
+			if heard := hears(t, s, s.open(t,
+				dv.Config{NIC: dv.NIC{MAC: otherMAC}})); heard != "b" {
 				t.Errorf("without registration %q comes", heard)
 			}
 			d := s.open(t, cfg)
@@ -169,7 +169,7 @@ func TestSpoofCheckOfFunction(t *testing.T) {
 	for mac, want := range map[string]uint64{ourMAC.String(): 1, netdevMAC.String(): 0} {
 		s, cfg := onSwitch(t, simnic.Function{Kind: simnic.VF, SpoofCheck: true})
 		cfg.MAC, _ = net.ParseMAC(mac)
-		cfg.AllowNetdevMAC = true
+		cfg.Steering.AllowNetdevMAC = true
 		d := s.open(t, cfg)
 		q := d.Tx(0)
 		q.Lock()

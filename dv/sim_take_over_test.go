@@ -31,8 +31,8 @@ func priorities(d *dv.Device) (n [9]int) {
 // A device takes a MAC over again and again, each time from the one before: all frames come to one
 // device, and to the one before when the newcomer ends too soon.
 func TestTakeOver(t *testing.T) {
-	for name, cfg := range map[string]dv.Config{"MAC": {}, "MAC in a VLAN": {VLAN: 7},
-		"promiscuous": {Promiscuous: true}} {
+	for name, cfg := range map[string]dv.Config{"MAC": {}, "MAC in a VLAN": {NIC: dv.NIC{VLAN: 7}},
+		"promiscuous": {NIC: dv.NIC{Steering: dv.Steering{Promiscuous: true}}}} {
 		t.Run(name, func(t *testing.T) {
 			cfg.RxQueues = 2
 			s, before := usual(t, cfg)
@@ -89,7 +89,7 @@ func TestTakeOver(t *testing.T) {
 
 // Frames that arrive while devices take over from one another come once.
 func TestTakeOverLosesNothing(t *testing.T) {
-	cfg := dv.Config{RxQueueSize: 4096, TxQueueSize: 64}
+	cfg := dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 4096, TxQueueSize: 64}}}
 	s, before := usual(t, cfg)
 	cfg.TakesOver = true
 	var sent, taken atomic.Int32 // frames that are through the NIC, and those that were polled
@@ -106,7 +106,7 @@ func TestTakeOverLosesNothing(t *testing.T) {
 			default:
 			}
 			// else the ring overruns while nobody looks
-			if int32(i)-taken.Load() > int32(cfg.RxQueueSize/2) {
+			if int32(i)-taken.Load() > int32(cfg.Rings.RxQueueSize/2) {
 				runtime.Gosched()
 				i--
 				continue

@@ -134,7 +134,7 @@ func checksumsRight(g []byte, tcp int) bool {
 
 // A tag is put into frames of either kind, and taken out of received ones.
 func TestVLAN(t *testing.T) {
-	s, d := usual(t, dv.Config{StripVLAN: true})
+	s, d := usual(t, dv.Config{Tuning: dv.Tuning{StripVLAN: true}})
 	for _, n := range []int{60, 200, 1514} {
 		f := frame(peerMAC, ourMAC, 0x88b5, n)
 		if err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{f}, Flags: dv.TxVLAN,
@@ -159,7 +159,8 @@ func TestVLAN(t *testing.T) {
 // Frames sent on without copying: what came in on one NIC leaves by another,
 // by any of its queues, and every frame is back in the end.
 func TestCrossConnect(t *testing.T) {
-	s, d := usual(t, dv.Config{RxQueueSize: 64, TxQueueSize: 64, SpareFrames: 32})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: 64, TxQueueSize: 64}},
+		Tuning: dv.Tuning{SpareFrames: 32}})
 	rx, tx := d.Rx(0), d.Tx(0)
 	pkts := make([]dv.Packet, 16)
 	for i := range 500 {
@@ -193,7 +194,8 @@ func TestCrossConnect(t *testing.T) {
 
 // A full send ring refuses, and takes again what the NIC has completed.
 func TestRingFull(t *testing.T) {
-	s, d := usual(t, dv.Config{TxQueueSize: 64, NoMultiPacketSend: true})
+	s, d := usual(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 64}},
+		Tuning: dv.Tuning{NoMultiPacketSend: true}})
 	q := d.Tx(0)
 	p := dv.TxPacket{Bufs: [][]byte{frame(peerMAC, ourMAC, 0x88b5, 60)}}
 	n := 0

@@ -24,7 +24,7 @@ func TestVLANSteering(t *testing.T) {
 		"not stripped": noStrip} {
 		t.Run(name, func(t *testing.T) {
 			s := newSim(t, simnic.Config{Caps: caps}, kernel.Config{})
-			d := s.open(t, dv.Config{VLAN: 100})
+			d := s.open(t, dv.Config{NIC: dv.NIC{VLAN: 100}})
 			for _, c := range []struct {
 				name        string
 				frame       []byte

@@ -78,7 +78,7 @@ func newFlowTag(r random.Source) uint32 { return 1 + r.Rand().Uint32N(1<<24-1) }
 // unicastMatch returns what our frames have in common: the MAC, or in promiscuous mode
 // only that the group bit is clear.
 func (d *Device) unicastMatch() uverbs.EthMatch {
-	if d.config.Promiscuous {
+	if d.config.Steering.Promiscuous {
 		return d.anyUnicast()
 	}
 	return d.withVLANTag(uverbs.EthMatch{Dst: [macLen]byte(d.MAC()), DstMask: uverbs.ExactMAC})
@@ -154,7 +154,7 @@ func (d *Device) explainClaimed(err error) error {
 		return err
 	}
 	what, fix := fmt.Sprintf("MAC %v", d.MAC()), "stop it, or set another MAC"
-	if d.config.Promiscuous {
+	if d.config.Steering.Promiscuous {
 		what, fix = "all unicast", "stop it, or do not set Promiscuous"
 	}
 	if d.config.VLAN != 0 {

@@ -8,12 +8,12 @@
 //	err = privileges.Filter()
 //
 // A stack on rings or packet sockets still needs CAP_NET_RAW: a queue in error is replaced by a new
-// raw packet queue pair, and a device or interface that returns is opened again (Config.MaxOutage).
-// Where RLIMIT_MEMLOCK is below what the device needs, it also needs CAP_IPC_LOCK for that. With
-// stack.Config.Host it needs, for addresses that the host gets later, CAP_NET_ADMIN (filters of TCP
-// sockets, Linux commit 5d39580f68e6 and stable releases that have it, such as 6.18.44) and for
-// ports below 1024 CAP_NET_BIND_SERVICE; other address events need none. A stack on stacktest, or
-// on the software NIC, needs none at all.
+// raw packet queue pair, and a device or interface that returns is opened again
+// (Config.Uplink.MaxOutage). Where RLIMIT_MEMLOCK is below what the device needs, it also needs
+// CAP_IPC_LOCK for that. With stack.Config.Host it needs, for addresses that the host gets later,
+// CAP_NET_ADMIN (filters of TCP sockets, Linux commit 5d39580f68e6 and stable releases that have
+// it, such as 6.18.44) and for ports below 1024 CAP_NET_BIND_SERVICE; other address events need
+// none. A stack on stacktest, or on the software NIC, needs none at all.
 //
 // Linux only, and only in programs without cgo (CGO_ENABLED=0, or the build tags netgo and osusergo
 // if nothing else needs C): the Go runtime can change threads that C made in no way.

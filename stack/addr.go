@@ -87,7 +87,7 @@ type addressManager struct {
 	memberships *memberships // the groups we are in
 	// neighbours on the link have hardware addresses; written before the link is in use
 	resolves bool
-	netdev   *netdevConfig // nil unless Config.Auto or an address of Config is bare
+	netdev   *netdevConfig // nil unless Auto is asked for or an address of Config is bare
 
 	changing          sync.Mutex           // held while a change of addresses is made known
 	setLocalAddresses func([]netip.Prefix) // opens the link's fast path; nil: it has none
@@ -95,16 +95,16 @@ type addressManager struct {
 	dhcp              *dhcp.Clients
 }
 
-// defaultAddressTimeout gives the default of Config.AddressTimeout.
+// defaultAddressTimeout gives the default of Config.Addressing.Timeout.
 const defaultAddressTimeout = 15 * time.Second
 
 // configure asks the network for the addresses that cfg wants from it, and starts the goroutines
 // that keep them. ctx bounds the first part.
 func (s *addressManager) configure(ctx context.Context) error {
-	if s.cfg.SLAAC {
+	if s.cfg.Dynamic.has(SLAAC) {
 		s.env.Go(func() { s.follow(s.raEvents) })
 	}
-	limited, cancel := s.env.Clock.WithTimeoutCause(ctx, s.cfg.AddressTimeout, s.unanswered())
+	limited, cancel := s.env.Clock.WithTimeoutCause(ctx, s.cfg.Addressing.Timeout, s.unanswered())
 	defer cancel()
 	if err := s.ask(limited); err != nil {
 		return err
@@ -118,27 +118,29 @@ func (s *addressManager) configure(ctx context.Context) error {
 
 // ask asks the sources that cfg names for addresses.
 func (s *addressManager) ask(ctx context.Context) error {
-	if s.cfg.Auto {
+	if s.cfg.Dynamic.has(Auto) {
 		return s.auto(ctx)
 	}
-	if s.cfg.DHCPv4 {
+	if s.cfg.Dynamic.has(DHCPv4) {
 		if err := s.dhcp.AcquireV4(ctx); err != nil {
 			return err
 		}
 	}
-	if s.cfg.DHCPv6 {
+	if s.cfg.Dynamic.has(DHCPv6) {
 		if err := s.dhcp.AcquireV6(ctx); err != nil {
 			return err
 		}
 	}
-	if s.cfg.SLAAC {
+	if s.cfg.Dynamic.has(SLAAC) {
 		return s.awaitRouter(ctx)
 	}
 	return nil
 }
 
 // dynamic says whether c asks the network for addresses.
-func (c Config) dynamic() bool { return c.Auto || c.DHCPv4 || c.DHCPv6 || c.SLAAC }
+func (c Config) dynamic() bool {
+	return c.Dynamic != 0
+}
 
 // HardwareAddr implements dhcp.Host.
 func (s *addressManager) HardwareAddr() net.HardwareAddr { return s.stack.HardwareAddr() }
@@ -167,7 +169,7 @@ func (s *addressManager) unanswered() error {
 		hint = fmt.Sprintf(" in one of the networks of %s, %v", s.netdev.Netdev, s.netdev.Subnets)
 	}
 	return fmt.Errorf("no answer in %v; give an address yourself%s, or set AddressTimeout",
-		s.cfg.AddressTimeout, hint)
+		s.cfg.Addressing.Timeout, hint)
 }
 
 // auto asks DHCPv4 servers and routers at the same time, for as long as the stack lives, and DHCPv6
@@ -350,7 +352,7 @@ func (s *addressManager) UseAddress(ctx context.Context, p netip.Prefix) error {
 		return err
 	}
 	s.addressesChanged()
-	if !s.cfg.NoAnnounce {
+	if !s.cfg.Addressing.NoAnnounce {
 		s.announceAll()
 	}
 	return nil
@@ -417,7 +419,7 @@ func readNetdevConfig(cfg *Config) (*netdevConfig, error) {
 	if cfg.Addresses, err = linux.complete(*cfg); err != nil {
 		return nil, err
 	}
-	if incomplete < 0 && !cfg.Auto {
+	if incomplete < 0 && !cfg.Dynamic.has(Auto) {
 		return nil, nil
 	}
 	return linux, nil
@@ -426,7 +428,7 @@ func readNetdevConfig(cfg *Config) (*netdevConfig, error) {
 // complete gives addresses without a prefix length that of their subnet, and refuses addresses of
 // the netdev itself.
 func (l *netdevConfig) complete(cfg Config) ([]netip.Prefix, error) {
-	shared := cfg.NIC.AllowNetdevMAC || cfg.NIC.Promiscuous // Linux is to lose what it has
+	shared := cfg.takesFromLinux()
 	all := slices.Clone(cfg.Addresses)
 	for i, p := range all {
 		a := p.Addr()

@@ -53,10 +53,11 @@ func TestConflicts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log logged
-			s, st := onStation(t, stack.Config{DuplicateDetection: -1,
-				NoAnnounce: true, Logger: log.logger(),
-				Addresses: []netip.Prefix{netip.MustParsePrefix(v4 + "/24"),
-					netip.MustParsePrefix(v6 + "/64")}})
+			s, st := onStation(t,
+				stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+					NoAnnounce: true}, Logger: log.logger(),
+					Addresses: []netip.Prefix{netip.MustParsePrefix(v4 + "/24"),
+						netip.MustParsePrefix(v6 + "/64")}})
 			for range 5 {
 				st.send(c.frame)
 			}
@@ -101,8 +102,10 @@ func TestTwin(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log logged
-			s, st := onStation(t, stack.Config{DuplicateDetection: -1, Logger: log.logger(),
-				Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+			s, st := onStation(t,
+				stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1},
+					Logger:    log.logger(),
+					Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 			for range 5 {
 				st.send(c.frame)
 			}
@@ -124,16 +127,20 @@ func TestNewContext(t *testing.T) {
 		cfg        stack.Config
 	}{
 		{"duplicate detection", "wait until nobody objects to our addresses [192.0.2.1/24]",
-			stack.Config{DuplicateDetection: time.Hour,
+			stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: time.Hour},
 				Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}},
 		{"DHCP", "no DHCP server gave an address",
-			stack.Config{DuplicateDetection: -1, DHCPv4: true, AddressTimeout: time.Hour}},
+			stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+				Timeout: time.Hour}, Dynamic: stack.DHCPv4}},
 		{"DHCPv6", "no DHCP server gave an address",
-			stack.Config{DuplicateDetection: -1, DHCPv6: true, AddressTimeout: time.Hour}},
-		{"routers", "wait for a router", stack.Config{DuplicateDetection: -1, SLAAC: true,
-			AddressTimeout: time.Hour}},
+			stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+				Timeout: time.Hour}, Dynamic: stack.DHCPv6}},
+		{"routers", "wait for a router",
+			stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+				Timeout: time.Hour}, Dynamic: stack.SLAAC}},
 		{"anybody", "no DHCP server gave an address, and no router a prefix",
-			stack.Config{DuplicateDetection: -1, Auto: true, AddressTimeout: time.Hour}},
+			stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+				Timeout: time.Hour}, Dynamic: stack.Auto}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.cfg.Clock = newVirtualTime(t).Clock.Clock() // ends ctx when all of it waits

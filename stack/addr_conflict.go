@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// detectionProbes are spread over Config.DuplicateDetection.
+	// detectionProbes are spread over Config.Addressing.DuplicateDetection.
 	detectionProbes = 3
 	// detectionSlack says what a detection may take beyond its time.
 	detectionSlack = 30 * time.Second
@@ -89,7 +89,8 @@ func (s *addressManager) addAddresses(ctx context.Context, mac tcpip.LinkAddress
 	if err := errors.Join(errs...); err != nil || linkLocal == nil {
 		return err
 	}
-	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.DHCPv6 || s.stack.life.closed.Load() {
+	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.Dynamic.has(DHCPv6) ||
+		s.stack.life.closed.Load() {
 		return linkLocal
 	}
 	s.env.Log.Warn("there is no link-local address, and no IPv6 but for the addresses given",
@@ -108,7 +109,7 @@ func (s *addressManager) addAddress(ctx context.Context, p netip.Prefix) error {
 func (s *addressManager) addInTurn(ctx context.Context, p netip.Prefix,
 	turn <-chan struct{}, pass func()) error {
 	// a probe that comes back starts another round
-	limit := detectionSlack + 2*max(s.cfg.DuplicateDetection, 0)
+	limit := detectionSlack + 2*max(s.cfg.Addressing.DuplicateDetection, 0)
 	ctx, cancel := s.env.Clock.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("duplicate detection has not ended in %v", limit))
 	defer cancel()
@@ -270,7 +271,7 @@ type claim struct {
 }
 
 func newClaims(cfg Config) *claims {
-	return &claims{shared: cfg.NIC.AllowNetdevMAC || cfg.NIC.Promiscuous || cfg.Host,
+	return &claims{shared: cfg.takesFromLinux() || cfg.Host,
 		seen: make(chan claim, claimQueue)}
 }
 
@@ -444,7 +445,7 @@ func (s *addressManager) announceTwice() {
 // announceLater tells the neighbours once more after a while: a send queue was replaced, and what
 // it held is lost. Others repeat what they send, but a server that nobody finds sends nothing.
 func (s *addressManager) announceLater() {
-	if !s.cfg.NoAnnounce {
+	if !s.cfg.Addressing.NoAnnounce {
 		s.announcer.Reset(announceAgain)
 	}
 }

@@ -60,7 +60,8 @@ func TestLinkRefusesProbes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			near, _ := newStation(t)
-			cfg := stack.Config{DuplicateDetection: 3 * time.Millisecond}
+			var cfg stack.Config
+			cfg.Addressing.DuplicateDetection = 3 * time.Millisecond
 			if c.addresses != "" {
 				cfg.Addresses = []netip.Prefix{netip.MustParsePrefix(c.addresses)}
 			}
@@ -90,7 +91,7 @@ func TestNoARP(t *testing.T) {
 		return p != header.IPv4ProtocolNumber && p != header.IPv6ProtocolNumber
 	}
 	open := func(l gstack.LinkEndpoint, addresses ...netip.Addr) *stack.Stack {
-		cfg := stack.Config{DuplicateDetection: time.Hour}
+		cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: time.Hour}}
 		for _, a := range addresses {
 			cfg.Addresses = append(cfg.Addresses, netip.PrefixFrom(a, 24))
 		}
@@ -115,7 +116,7 @@ func TestNoARP(t *testing.T) {
 // TestNoARPNoDHCP: without a hardware address there is no DHCP.
 func TestNoARPNoDHCP(t *testing.T) {
 	a, _ := pipe.New("", "", 1500)
-	_, err := newWithin(t, a, stack.Config{DHCPv4: true})
+	_, err := newWithin(t, a, stack.Config{Dynamic: stack.DHCPv4})
 	if err == nil || !strings.Contains(err.Error(), "hardware address") {
 		t.Errorf("%v, want an error that speaks of the hardware address", err)
 	}
@@ -154,8 +155,9 @@ func TestLinkLocalTaken(t *testing.T) {
 				}
 			})
 			var log logged
-			cfg := stack.Config{DuplicateDetection: time.Second, Logger: log.logger(),
-				Clock: v.Clock.Clock()}
+			cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: time.Second},
+				Logger: log.logger(),
+				Clock:  v.Clock.Clock()}
 			for _, a := range c.addresses {
 				cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(a))
 			}
@@ -183,7 +185,8 @@ func TestLinkLocalTaken(t *testing.T) {
 // sender; one that came back while the stack was closed made netstack panic ("expected DAD state").
 func TestLoopbackDetectsNothing(t *testing.T) {
 	a, _ := netpair.NewPorts(netpair.Faults{})
-	server, err := newWithin(t, a, stack.Config{DuplicateDetection: time.Millisecond})
+	server, err := newWithin(t, a,
+		stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: time.Millisecond}})
 	must(t, err)
 	t.Cleanup(func() { server.Close() })
 	for id, nic := range server.Netstack().NICInfo() {

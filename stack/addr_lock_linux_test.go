@@ -21,9 +21,10 @@ import (
 const lockEnv = "STACK_TEST_LOCK"
 
 func openPacket(address string) (*stack.Stack, error) {
-	return stack.Open(context.Background(), stack.Config{Backend: stack.BackendPacket,
-		NIC: dv.Config{Device: "eth0"}, Addresses: []netip.Prefix{netip.MustParsePrefix(address)},
-		DuplicateDetection: -1})
+	return stack.Open(context.Background(),
+		stack.Config{Uplink: stack.UplinkOptions{Backend: stack.BackendPacket},
+			NIC: dv.NIC{Device: "eth0"}, Addresses: []netip.Prefix{netip.MustParsePrefix(address)},
+			Addressing: stack.AddressOptions{DuplicateDetection: -1}})
 }
 
 // TestAddressLock: of two stacks on packet sockets of one netdev only one has an address, in one

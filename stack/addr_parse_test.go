@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
@@ -129,7 +128,7 @@ func TestConfigValidate(t *testing.T) {
 			Routes: []stack.Route{{Destination: prefix("198.51.100.0/24"),
 				Gateway: addr("192.0.2.254"), Source: addr("192.0.2.2")}}},
 			"source 192.0.2.2, which is no address of ours"},
-		{"source of a route that may become ours", stack.Config{DHCPv4: true,
+		{"source of a route that may become ours", stack.Config{Dynamic: stack.DHCPv4,
 			Routes: []stack.Route{{Destination: prefix("198.51.100.0/24"),
 				Source: addr("192.0.2.2")}}}, ""},
 		{"source of a route of the other family", stack.Config{Addresses: home,
@@ -154,12 +153,11 @@ func TestConfigValidate(t *testing.T) {
 			stack.Config{TCP: stack.TCPOptions{ReceiveBuffer: stack.BufferRange{Max: 1000}}}, ""},
 		{"backlog", stack.Config{TCP: stack.TCPOptions{Backlog: -1}}, "backlog -1"},
 		{"SYN retries", stack.Config{TCP: stack.TCPOptions{SYNRetries: 7}}, "outside 1..6"},
-		{"timers", stack.Config{TCP: stack.TCPOptions{TimeWait: -1}}, "cannot be negative"},
+		{"timers", stack.Config{TCP: stack.TCPOptions{OrphanTimeout: -1}}, "cannot be negative"},
 		{"ACK delay", stack.Config{TCP: stack.TCPOptions{ACKDelay: time.Second}},
 			"longer than TCP allows"},
-		{"UDP", stack.Config{UDP: stack.UDPOptions{ReadBuffer: 1}}, "not ascending"},
-		{"host mode of the device", stack.Config{NIC: dv.Config{HostMode: true}}, "set Host"},
-		{"UDP large", stack.Config{UDP: stack.UDPOptions{ReadBuffer: 64 << 20}}, ""},
+		{"UDP", stack.Config{UDPBuffer: stack.BufferRange{Min: 2, Default: 1}}, "not ascending"},
+		{"UDP large", stack.Config{UDPBuffer: stack.BufferRange{Default: 64 << 20}}, ""},
 	} {
 		err := c.cfg.Validate()
 		if c.err == "" && err != nil || c.err != "" &&
@@ -184,7 +182,7 @@ func TestNoPrefixLength(t *testing.T) {
 // TestZeroConfig is useful: link-local addresses reach each other.
 func TestZeroConfig(t *testing.T) {
 	a, b := netpair.NewPorts(netpair.Faults{})
-	none := stack.Config{DuplicateDetection: -1}
+	none := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1}}
 	server, err := stack.New(a, none)
 	must(t, err)
 	defer server.Close()
@@ -228,9 +226,10 @@ func TestDuplicateAddress(t *testing.T) {
 		a, b := netpair.NewPorts(netpair.Faults{})
 		owner, err := stack.New(a,
 			stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(dup)},
-				DuplicateDetection: -1, Clock: clock})
+				Addressing: stack.AddressOptions{DuplicateDetection: -1}, Clock: clock})
 		must(t, err)
-		cfg := stack.Config{DuplicateDetection: 2 * time.Second, Clock: clock,
+		cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: 2 * time.Second},
+			Clock: clock,
 			Addresses: []netip.Prefix{netip.MustParsePrefix(dup),
 				netip.MustParsePrefix("192.0.2.50/24")}}
 		_, err = stack.New(b, cfg)
@@ -248,7 +247,9 @@ func TestDuplicateAddress(t *testing.T) {
 // TestNoDuplicate takes addresses that no host has, with detection on, and uses them at once.
 func TestNoDuplicate(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{},
-		netpair.Both(func(c *stack.Config) { c.DuplicateDetection = 3 * time.Millisecond }))
+		netpair.Both(func(c *stack.Config) {
+			c.Addressing.DuplicateDetection = 3 * time.Millisecond
+		}))
 	for _, ip := range []netip.Addr{netpair.ServerIP4, netpair.ServerIP6} {
 		l, err := server.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
 		must(t, err)
@@ -327,7 +328,7 @@ func TestNoAnnounce(t *testing.T) {
 			arps++
 		}
 		return false
-	}}, netpair.Both(func(c *stack.Config) { c.NoAnnounce = true }))
+	}}, netpair.Both(func(c *stack.Config) { c.Addressing.NoAnnounce = true }))
 	mu.Lock()
 	defer mu.Unlock()
 	if arps != 0 {

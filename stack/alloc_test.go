@@ -138,7 +138,7 @@ func (l *sink) WritePackets(p gstack.PacketBufferList) (int, tcpip.Error) {
 func onSink(t testing.TB) (*Stack, *sink) {
 	l := new(sink)
 	s, err := New(l, Config{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")},
-		DuplicateDetection: -1})
+		Addressing: AddressOptions{DuplicateDetection: -1}})
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, l

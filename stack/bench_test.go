@@ -18,8 +18,9 @@ import (
 func piped(b *testing.B) (server, client *stack.Stack) {
 	x, y := pipe.New("\x02\x00\x00\x00\x00\x0a", "\x02\x00\x00\x00\x00\x0b", 1500)
 	open := func(l *pipe.Endpoint, address string) *stack.Stack {
-		s, err := stack.New(l, stack.Config{DuplicateDetection: -1, NoAnnounce: true,
-			Addresses: []netip.Prefix{netip.MustParsePrefix(address)}})
+		s, err := stack.New(l,
+			stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1, NoAnnounce: true},
+				Addresses: []netip.Prefix{netip.MustParsePrefix(address)}})
 		must(b, err)
 		b.Cleanup(func() { s.Close() })
 		return s

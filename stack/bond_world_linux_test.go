@@ -105,7 +105,7 @@ func newBonded(t *testing.T, mode string, change func(*stack.Config)) *bonded {
 	must(t, lab.Up("bond0", lab.Setup{Addresses: []netip.Prefix{
 		netip.MustParsePrefix(bondIP + "/24")}}))
 	w.sends(0)
-	cfg := stack.Config{Host: true, NIC: dv.Config{Device: "bond0", RxQueues: 2, TxQueues: 2},
+	cfg := stack.Config{Host: true, NIC: dv.NIC{Device: "bond0", RxQueues: 2, TxQueues: 2},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	quick(&cfg)
 	if change != nil {
@@ -138,7 +138,7 @@ func (w *bonded) addPort(i int) {
 	must(w.t, err)
 	w.t.Cleanup(func() { nic.Close() })
 	w.nics[i] = nic
-	cfg.Kernel = func() (uverbs.Kernel, error) {
+	cfg.Model.Kernel = func() (uverbs.Kernel, error) {
 		if w.gone[i].Load() {
 			return nil, unix.EIO
 		}

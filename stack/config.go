@@ -12,6 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/memlimit"
@@ -25,64 +27,15 @@ import (
 // Config configures a stack: its device, addresses, routes and protocols. The zero value is useful:
 // an IPv6 link-local address, loopback, and no gateway.
 type Config struct {
-	// NIC names the device that [Open] opens; [New] does not look at it. Its Logger, Clock and
-	// Random default to those of the stack, its TxQueues to twice GOMAXPROCS, at most 8, but not
-	// to fewer than RxQueues; to 1 if GOMAXPROCS is 1.
-	NIC dv.Config
-
-	// Backend says what [Open] puts under the stack: BackendAuto (the default) takes packet sockets
-	// where NIC.Device has no rings. [New] does not look at it.
-	Backend Backend
-
-	// Predecessor is a process whose place [Open]'s stack takes, with its MAC address: the stack
-	// receives what is for its own sockets only until [Stack.TakeOver]. Both must be on rings of
-	// one device, or on packet sockets, and both have Host or neither. The addresses are those of
-	// this Config, and are not looked for on the network before. Open and Close of the stack close
-	// it. Nil: there is none.
-	Predecessor *Predecessor
-
-	// MaxOutage is for how long [Open]'s stack may be without a link before connections end, and
-	// new ones are refused, with ENETDOWN; listeners and UDP sockets stay, and serve again when the
-	// link is back. Default 2 min. It counts while the device has failed or is removed and there
-	// are no packet sockets (Fallback) in its place; a connection's own TCP_USER_TIMEOUT
-	// holds as well. Negative: the stack ends with its device, see [Stack.Err].
-	MaxOutage time.Duration
-
-	// Fallback is the netdev whose packet sockets carry the frames while NIC's device is away.
-	// Default: the netdev that the port's is a member of (a bond, or the netvsc or net_failover
-	// device of a virtual function), or else the port's own; "none": nothing does. With NIC.Kernel
-	// there is no default, and none where the stack has the port's own MAC address.
-	Fallback string
-
-	// OpenInterface opens what carries frames where packet sockets would (BackendPacket, Fallback),
-	// for a program that has something of its own; nil: [packet.Open]. Zero fields of what it gets
-	// mean what [packet.Config] says of them. It is called again when the interface has ended, by
-	// any goroutine, until it succeeds. The stack closes what it returns. Not with Host.
-	OpenInterface func(packet.Config) (packet.Interface, error)
-
-	// GracePeriod says how long a device that has come back must work: one that fails sooner is not
-	// looked for again, but by [Stack.Recover]. Default 0: it always is, as virtual functions are
-	// taken away and given back as routine.
-	GracePeriod time.Duration
-
-	// HealthChanged is told every change of [Stack.Health], one at a time and in order; resets of
-	// queues within a second. It may be called before [Open] returns, and must not call Close. Nil:
-	// nobody is told.
-	HealthChanged func(Health)
-
-	// RxMode is how [Open] has the receive queues of NIC wait for frames: RxAdaptive (the default),
-	// RxPolling or RxInterrupt. [New] does not look at it.
-	RxMode RxMode
-
-	// Spread is over how many of NIC's receive queues flows are spread: SpreadLoad (the default) is
-	// as many as the load needs, at most half of GOMAXPROCS but one at least; SpreadAll is all.
-	// With RxPolling it is all. [New] does not look at it.
-	Spread Spread
-
-	// RxLimit says how many bytes of received TCP segments without payload may wait to be worked
-	// off, which netstack does not bound: beyond it, strangers' are dropped first. Default 16 MiB,
-	// 256 KiB at least. [New] does not look at it.
-	RxLimit int
+	// NIC names the port that [Open] opens and its queues; [New] does not look at it. Its TxQueues
+	// default to twice GOMAXPROCS, at most 8, but not to fewer than RxQueues; to 1 if GOMAXPROCS
+	// is 1.
+	NIC dv.NIC
+	// Driver may change what [Open] has made of NIC before the device is opened: formats of
+	// descriptors, hooks (package dv). Nil: nothing is changed.
+	Driver func(*dv.Config)
+	// Uplink says what [Open] puts under the stack and what happens when that fails.
+	Uplink UplinkOptions
 
 	// Name is the interface's name, as it appears in zones ("fe80::1%eth0") and logs. Default: that
 	// of the port's netdev, "net0" without one. Zones of addresses that are given may also be the
@@ -100,6 +53,30 @@ type Config struct {
 	// interface, as it is at [Open], the length of the subnet it is in, and what else Auto takes
 	// from there.
 	Addresses []netip.Prefix
+
+	// Dynamic asks the network for addresses beside those of Addresses: [Auto], or
+	// [DHCPv4], [SLAAC] and [DHCPv6] or-ed together. Default: nothing is asked for.
+	Dynamic Dynamic
+
+	// Gateways are default routers, at most one per family. Each must lie in the subnet of one of
+	// Addresses or in a route of Routes that has no gateway, or be an IPv6 link-local address. If
+	// no address of its family has a subnet (/32, /128), as in many clouds, it is taken to be on
+	// the link.
+	Gateways []netip.Addr
+
+	// Routes are further routes; the longest matching prefix wins.
+	Routes []Route
+
+	// DNS names the resolvers that names are looked up with, in order of preference, on port 53.
+	DNS []netip.Addr
+
+	// ResolvConf gives the path of a resolv.conf(5) file to take resolvers, search domains and
+	// options from: those that package net heeds. It is read again when it changes. Resolvers in
+	// DNS come before those in the file, those that the network announces after. Default: none.
+	ResolvConf string
+
+	// Addressing says how addresses are obtained, checked and announced.
+	Addressing AddressOptions
 
 	// Host has [Open]'s stack serve on the host's own addresses and MAC: on those of the netdev
 	// that NIC.Device names, or whose port it is. The ports that the program listens on, and a
@@ -129,62 +106,12 @@ type Config struct {
 	// addresses that it does not have 30 s later are given up.
 	Host bool
 
-	// Auto asks for addresses by DHCPv4 and SLAAC, and by DHCPv6 if a router advertises addresses
-	// or resolvers there. [New] returns once there is an address, and fails if there is none after
-	// AddressTimeout; later answers are used as well. Where the network names no default router,
-	// [Open] uses that of the port's Linux interface; where it names no resolvers or search
-	// domains, those of /etc/resolv.conf. (The MTU is always the interface's unless NIC has one.)
-	Auto bool
-
-	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the
-	// lease while the stack lives. [New] returns once there is an address. What Gateways and DNS
-	// say is used too. Connections of an address are reset when another one has taken its place,
-	// and go on when the same one is given again. A lease is renewed once a minute at most, and
-	// taken to last two at least. One whose mask is none or /0 is refused, as are its routers that
-	// are ourselves or off the subnet, with a line in the log; a /32 has its routers on the link.
-	// After an address that another host has, servers are asked again 10 s later, or sooner where
-	// AddressTimeout leaves no time.
-	DHCPv4 bool
-	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and
-	// resolvers from them (RFC 4862, RFC 8106), with their preferences (RFC 4191), hop limit and
-	// times of neighbour discovery. [New] waits for the first, 5 s at most; without a router the
-	// stack goes on with its other addresses. There are no temporary addresses (RFC 8981), and of
-	// resolvers 8 of each of 16 routers are remembered, until their lifetimes are over.
-	SLAAC bool
-	// DHCPv6 asks a DHCPv6 server for an IPv6 address and resolvers (RFC 8415) and keeps the lease.
-	// Routers come from SLAAC or Gateways: DHCPv6 does not give any.
-	DHCPv6 bool
-	// AddressTimeout says how long New waits for DHCP. Default 15 s.
-	AddressTimeout time.Duration
-
-	// Gateways are default routers, at most one per family. Each must lie in the subnet of one of
-	// Addresses or in a route of Routes that has no gateway, or be an IPv6 link-local address. If
-	// no address of its family has a subnet (/32, /128), as in many clouds, it is taken to be on
-	// the link.
-	Gateways []netip.Addr
-
-	// Routes are further routes; the longest matching prefix wins.
-	Routes []Route
-
-	// DNS names the resolvers that names are looked up with, in order of preference, on port 53.
-	DNS []netip.Addr
-
-	// ResolvConf gives the path of a resolv.conf(5) file to take resolvers, search domains and
-	// options from: those that package net heeds. It is read again when it changes. Resolvers in
-	// DNS come before those in the file, those that the network announces after. Default: none.
-	ResolvConf string
-
-	// DuplicateDetection is for how long other hosts are asked, at start, whether they already use
-	// one of Addresses (RFC 5227 for IPv4, RFC 4862 for IPv6). Default 300 ms, in three probes.
-	// Negative: do not ask. [New] waits this long. If somebody has the link-local address the stack
-	// goes on without it, unless there is no other. An address in use is never given up: when
-	// another host claims it, it is announced again, once per 10 s (RFC 5227 section 2.4), logged
-	// and counted.
-	DuplicateDetection time.Duration
-
-	// NoAnnounce suppresses the gratuitous ARP and unsolicited neighbour advertisements that are
-	// sent at start so that neighbours forget an earlier owner of our addresses.
-	NoAnnounce bool
+	// Predecessor is a process whose place [Open]'s stack takes, with its MAC address: the stack
+	// receives what is for its own sockets only until [Stack.TakeOver]. Both must be on rings of
+	// one device, or on packet sockets, and both have Host or neither. The addresses are those of
+	// this Config, and are not looked for on the network before. Open and Close of the stack close
+	// it. Nil: there is none.
+	Predecessor *Predecessor
 
 	// NoFastPath sends every packet through netstack's network layer. By default TCP and UDP that
 	// come for our own addresses, and UDP that goes out, skip it. That takes 1 us less per packet,
@@ -198,9 +125,18 @@ type Config struct {
 	// it there. Netstack answers a SYN without it.
 	DSCP uint8
 
-	// TCP and UDP set protocol options. Their zero values are the measured defaults.
+	// TCP holds the options of TCP; its zero value is what measured best.
 	TCP TCPOptions
-	UDP UDPOptions
+	// UDPBuffer bounds the payload that waits to be read from one socket before datagrams are
+	// dropped, and the datagrams that wait there for a neighbour's address: Default for each
+	// direction, up to Max by SetReadBuffer and SetWriteBuffer. Default 4 MiB, up to 16 MiB: with
+	// 32 KiB nine of ten datagrams of a 64-byte burst are lost.
+	UDPBuffer BufferRange
+
+	// HealthChanged is told every change of [Stack.Health], one at a time and in order; resets of
+	// queues within a second. It may be called before [Open] returns, and must not call Close. Nil:
+	// nobody is told.
+	HealthChanged func(Health)
 
 	// Logger receives the few events worth a line: addresses taken into use, a duplicate address.
 	// Nothing is logged per packet or per connection. Nil is silence.
@@ -224,6 +160,109 @@ type Config struct {
 	declineWait time.Duration // after a DECLINE; likewise
 	orphanRate  int           // bytes per second; a test may raise it
 }
+
+// UplinkOptions says what carries the frames of a stack that [Open] makes, how it is read, and what
+// happens when it fails.
+type UplinkOptions struct {
+	// Backend says what [Open] puts under the stack: BackendAuto (the default) takes packet sockets
+	// where NIC.Device has no rings. [New] does not look at it.
+	Backend Backend
+
+	// MaxOutage is for how long [Open]'s stack may be without a link before connections end, and
+	// new ones are refused, with ENETDOWN; listeners and UDP sockets stay, and serve again when the
+	// link is back. Default 2 min. It counts while the device has failed or is removed and there
+	// are no packet sockets (Fallback) in its place; a connection's own TCP_USER_TIMEOUT
+	// holds as well. Negative: the stack ends with its device, see [Stack.Err].
+	MaxOutage time.Duration
+
+	// Fallback is the netdev whose packet sockets carry the frames while NIC's device is away.
+	// Default: the netdev that the port's is a member of (a bond, or the netvsc or net_failover
+	// device of a virtual function), or else the port's own; "none": nothing does. With NIC.Model
+	// there is no default, and none where the stack has the port's own MAC address.
+	Fallback string
+
+	// OpenInterface opens what carries frames where packet sockets would (BackendPacket, Fallback),
+	// for a program that has something of its own; nil: [packet.Open]. Zero fields of what it gets
+	// mean what [packet.Config] says of them. It is called again when the interface has ended, by
+	// any goroutine, until it succeeds. The stack closes what it returns. Not with Host.
+	OpenInterface func(packet.Config) (packet.Interface, error)
+
+	// GracePeriod says how long a device that has come back must work: one that fails sooner is not
+	// looked for again, but by [Stack.Recover]. Default 0: it always is, as virtual functions are
+	// taken away and given back as routine.
+	GracePeriod time.Duration
+
+	// RxMode is how [Open] has the receive queues of NIC wait for frames: RxAdaptive (the default),
+	// RxPolling or RxInterrupt. [New] does not look at it.
+	RxMode RxMode
+
+	// Spread is over how many of NIC's receive queues flows are spread: SpreadLoad (the default) is
+	// as many as the load needs, at most half of GOMAXPROCS but one at least; SpreadAll is all.
+	// With RxPolling it is all. [New] does not look at it.
+	Spread Spread
+
+	// RxLimit says how many bytes of received TCP segments without payload may wait to be worked
+	// off, which netstack does not bound: beyond it, strangers' are dropped first. Default 16 MiB,
+	// 256 KiB at least. [New] does not look at it.
+	RxLimit int
+}
+
+// AddressOptions says how addresses are obtained, checked and announced.
+type AddressOptions struct {
+	// Timeout says how long New waits for DHCP. Default 15 s.
+	Timeout time.Duration
+
+	// DuplicateDetection is for how long other hosts are asked, at start, whether they already use
+	// one of Addresses (RFC 5227 for IPv4, RFC 4862 for IPv6). Default 300 ms, in three probes.
+	// Negative: do not ask. [New] waits this long. If somebody has the link-local address the stack
+	// goes on without it, unless there is no other. An address in use is never given up: when
+	// another host claims it, it is announced again, once per 10 s (RFC 5227 section 2.4), logged
+	// and counted.
+	DuplicateDetection time.Duration
+
+	// NoAnnounce suppresses the gratuitous ARP and unsolicited neighbour advertisements that are
+	// sent at start so that neighbours forget an earlier owner of our addresses.
+	NoAnnounce bool
+}
+
+// Dynamic is a set of protocols that give addresses.
+type Dynamic uint8
+
+// The protocols that give addresses.
+const (
+	// DHCPv4 asks a DHCP server for an IPv4 address, router and resolvers (RFC 2131) and keeps the
+	// lease while the stack lives. [New] returns once there is an address. What Gateways and DNS
+	// say is used too. Connections of an address are reset when another one has taken its place,
+	// and go on when the same one is given again. A lease is renewed once a minute at most, and
+	// taken to last two at least. One whose mask is none or /0 is refused, as are its routers that
+	// are ourselves or off the subnet, with a line in the log; a /32 has its routers on the link.
+	// After an address that another host has, servers are asked again 10 s later, or sooner where
+	// AddressTimeout leaves no time.
+	DHCPv4 Dynamic = 1 << iota
+	// SLAAC makes IPv6 addresses of the prefixes that routers advertise, and takes routers and
+	// resolvers from them (RFC 4862, RFC 8106), with their preferences (RFC 4191), hop limit and
+	// times of neighbour discovery. [New] waits for the first, 5 s at most; without a router the
+	// stack goes on with its other addresses. There are no temporary addresses (RFC 8981), and of
+	// resolvers 8 of each of 16 routers are remembered, until their lifetimes are over.
+	SLAAC
+	// DHCPv6 asks a DHCPv6 server for an IPv6 address and resolvers (RFC 8415) and keeps the lease.
+	// Routers come from SLAAC or Gateways: DHCPv6 does not give any.
+	DHCPv6
+	// Auto asks for addresses by DHCPv4 and SLAAC, and by DHCPv6 if a router advertises addresses
+	// or resolvers there. [New] returns once there is an address, and fails if there is none after
+	// AddressTimeout; later answers are used as well. Where the network names no default router,
+	// [Open] uses that of the port's Linux interface; where it names no resolvers or search
+	// domains, those of /etc/resolv.conf. (The MTU is always the interface's unless NIC has one.)
+	Auto
+)
+
+// takesFromLinux reports whether Linux loses frames for its own addresses to the stack.
+func (c *Config) takesFromLinux() bool {
+	return c.NIC.Steering.AllowNetdevMAC || c.NIC.Steering.Promiscuous
+}
+
+// has reports whether one of the protocols of x is in d.
+func (d Dynamic) has(x Dynamic) bool { return d&x != 0 }
 
 // Route describes one entry of the routing table.
 type Route struct {
@@ -281,25 +320,27 @@ const (
 // withDefaults returns c with every unset field that has a default filled in.
 func (c Config) withDefaults() Config {
 	c.Name = cmp.Or(c.Name, c.netdevName, defaultName)
-	if c.DuplicateDetection == 0 {
-		c.DuplicateDetection = defaultDetection
+	if c.Addressing.DuplicateDetection == 0 {
+		c.Addressing.DuplicateDetection = defaultDetection
 	}
-	if c.AddressTimeout == 0 {
-		c.AddressTimeout = defaultAddressTimeout
+	if c.Addressing.Timeout == 0 {
+		c.Addressing.Timeout = defaultAddressTimeout
 	}
-	if c.MaxOutage == 0 {
-		c.MaxOutage = defaultMaxOutage
+	if c.Uplink.MaxOutage == 0 {
+		c.Uplink.MaxOutage = defaultMaxOutage
 	}
 	c.renewal = cmp.Or(c.renewal, dhcp.LeastRenewal)
 	c.declineWait = cmp.Or(c.declineWait, dhcp.DeclineWait)
 	c.orphanRate = cmp.Or(c.orphanRate, orphanRate)
-	c.SLAAC = c.SLAAC || c.Auto
+	if c.Dynamic.has(Auto) {
+		c.Dynamic |= SLAAC
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.TCP.ReuseTimeWait = c.TCP.ReuseTimeWait || c.Host // there are few ports
 	c.TCP = c.TCP.withDefaults()
-	c.UDP = c.UDP.withDefaults()
+	c.UDPBuffer = c.UDPBuffer.or(BufferRange{minBuffer, defaultUDPBuffer, defaultMaxBuffer})
 	return c
 }
 
@@ -327,7 +368,7 @@ func (c Config) Validate() error {
 	if err := c.linkOptions().Validate(); err != nil {
 		return err
 	}
-	if err := c.Backend.Validate(); err != nil {
+	if err := c.Uplink.Backend.Validate(); err != nil {
 		return err
 	}
 	if err := validateDSCP(c.DSCP); err != nil {
@@ -336,7 +377,7 @@ func (c Config) Validate() error {
 	if err := c.TCP.validate(); err != nil {
 		return err
 	}
-	return c.UDP.validate()
+	return c.UDPBuffer.validate("UDP buffer")
 }
 
 func (c Config) validateAddresses() error {
@@ -470,13 +511,6 @@ type BufferRange struct {
 type TCPOptions struct {
 	// CongestionControl is "cubic" (RFC 9438, the default) or "reno" (RFC 5681).
 	CongestionControl string
-	// DisableSACK turns selective acknowledgements (RFC 2018) off. Losing several segments of a
-	// window then costs a round trip each.
-	DisableSACK bool
-	// DisableRACK turns time-based loss detection (RFC 8985) off and duplicate-ACK counting on.
-	// Without RACK a path that reorders is up to five times slower.
-	DisableRACK bool
-
 	// MaxMemory bounds the bytes that all connections together hold, not read or not acknowledged
 	// (tcp_mem of Linux). From two thirds of it buffers do not grow and new connections begin with
 	// small ones; at the limit writes wait, and data for connections that do not read is dropped,
@@ -501,38 +535,22 @@ type TCPOptions struct {
 	// SYN cookies are used. Default 2048: of
 	// SYNs that nobody follows up, the stack then holds 20 MiB at most.
 	Backlog int
-	// AlwaysSYNCookies answers every SYN with a cookie: no state before the handshake is complete,
-	// no TCP options beyond MSS.
-	AlwaysSYNCookies bool
-
-	// KeepAlive configures probes on accepted and dialled connections; zero fields mean 15 s idle,
-	// 15 s between probes, 9 probes, as package net has it. Enable need not be set.
-	KeepAlive net.KeepAliveConfig
-	// DisableKeepAlive turns probes off.
-	DisableKeepAlive bool
+	// KeepAlive configures probes on accepted and dialled connections, if Enable is set; zero
+	// fields mean 15 s idle, 15 s between probes, 9 probes, as package net has it. Nil: these.
+	KeepAlive *net.KeepAliveConfig
 
 	// ACKDelay says how long an acknowledgement may wait for data to ride on (RFC 1122 section
 	// 4.2.3.2): a server then sends one packet per request instead of two. Default that of
 	// [rdma.ACKOptions], 5 ms, and 40 ms where data mostly comes later. Negative: every segment is
 	// acknowledged at once, as netstack by itself does.
 	ACKDelay time.Duration
-	// MinRTO gives the shortest retransmission timeout. Default 120 ms: longer than other systems
-	// delay an acknowledgement at a short round trip (Linux and Windows 40 to 50 ms, BSDs 100 ms),
-	// shorter than the 200 ms of Linux. Less than 10 ms is no shorter than that.
-	MinRTO time.Duration
-	// MaxRetries says how many timeouts in a row end a connection with ETIMEDOUT. Default 15.
-	MaxRetries int
 	// SYNRetries says how many times a SYN is repeated, with doubling intervals from 1 s, before a
 	// dial fails with ETIMEDOUT: 1 to 6. Default 6 (127 s).
 	SYNRetries int
-	// TimeWait says how long the closing side keeps the port pair. Default 60 s.
-	TimeWait time.Duration
 	// MaxTimeWait says how many connections may be in TIME-WAIT (tcp_max_tw_buckets of Linux), of
 	// about 6 KiB each. Those that come when there are as many do not stay. Default: what takes
 	// 1/256 of the memory that the process may use, 4096 to 65536. Negative: none.
 	MaxTimeWait int
-	// FinTimeout says how long a connection closed by us waits for the peer's FIN. Default 60 s.
-	FinTimeout time.Duration
 	// OrphanTimeout says how long a closed connection keeps unsent data while the peer acknowledges
 	// nothing, because it is silent or its window is zero; then it is reset. Default 100 s, the
 	// time of Linux's tcp_orphan_retries of 8. A peer that acknowledges a little now and then has
@@ -541,17 +559,13 @@ type TCPOptions struct {
 	// ReuseTimeWait lets a dial take over a port pair in TIME-WAIT that is older than 1 s, when
 	// timestamps make that safe (RFC 6191). For clients that dial thousands of times a minute.
 	ReuseTimeWait bool
-}
 
-// UDPOptions holds the options of UDP.
-type UDPOptions struct {
-	// ReadBuffer says how many bytes of payload may wait to be read before datagrams are dropped.
-	// Default 4 MiB: with 32 KiB nine of ten datagrams of a 64-byte burst are lost.
-	ReadBuffer int
-	// WriteBuffer bounds datagrams waiting for a neighbour's address. Default 4 MiB.
-	WriteBuffer int
-	// MaxBuffer says what SetReadBuffer and SetWriteBuffer can raise them to. Default 16 MiB.
-	MaxBuffer int
+	// Netstack sets further options of netstack's TCP as it knows them (package tcpip), such as
+	// TCPSACKEnabled, TCPRecovery (0: no RACK, so that a path that reorders is up to five times
+	// slower), TCPAlwaysUseSynCookies, TCPMinRTOOption (default 120 ms: longer than other systems
+	// delay an acknowledgement at a short round trip, shorter than the 200 ms of Linux),
+	// TCPMaxRetriesOption (15), TCPTimeWaitTimeoutOption and TCPLingerTimeoutOption (60 s).
+	Netstack []tcpip.SettableTransportProtocolOption
 }
 
 const (
@@ -559,7 +573,8 @@ const (
 	keepAliveInterval = 15 * time.Second
 	keepAliveCount    = 9
 	maxACKDelay       = 400 * time.Millisecond
-	defaultMinRTO     = 120 * time.Millisecond
+	minRTO            = 120 * time.Millisecond
+	maxRetries        = 15
 	defaultBacklog    = 2048
 	maxSYNRetries     = 6 // netstack gives up when the interval would exceed 120 s
 	minBuffer         = 4 << 10
@@ -574,15 +589,15 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	o.SendBuffer = o.SendBuffer.or(BufferRange{minBuffer, 1 << 20, 6 << 20})
 	o.ReceiveBuffer = o.ReceiveBuffer.or(BufferRange{minBuffer, 1 << 20, 8 << 20})
 	o.Backlog = cmp.Or(o.Backlog, defaultBacklog)
-	o.KeepAlive.Idle = cmp.Or(o.KeepAlive.Idle, keepAliveIdle)
-	o.KeepAlive.Interval = cmp.Or(o.KeepAlive.Interval, keepAliveInterval)
-	o.KeepAlive.Count = cmp.Or(o.KeepAlive.Count, keepAliveCount)
-	o.KeepAlive.Enable = !o.DisableKeepAlive
-	o.MinRTO = cmp.Or(o.MinRTO, defaultMinRTO)
-	o.MaxRetries = cmp.Or(o.MaxRetries, 15)
+	k := net.KeepAliveConfig{Enable: true}
+	if o.KeepAlive != nil {
+		k = *o.KeepAlive
+	}
+	k.Idle = cmp.Or(k.Idle, keepAliveIdle)
+	k.Interval = cmp.Or(k.Interval, keepAliveInterval)
+	k.Count = cmp.Or(k.Count, keepAliveCount)
+	o.KeepAlive = &k
 	o.SYNRetries = cmp.Or(o.SYNRetries, maxSYNRetries)
-	o.TimeWait = cmp.Or(o.TimeWait, 60*time.Second)
-	o.FinTimeout = cmp.Or(o.FinTimeout, 60*time.Second)
 	if o.MaxMemory == 0 || o.MaxTimeWait == 0 {
 		available := memlimit.Available()
 		o.MaxMemory = cmp.Or(o.MaxMemory, defaultMaxMemory(available))
@@ -590,13 +605,6 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	}
 	o.OrphanTimeout = cmp.Or(o.OrphanTimeout, 100*time.Second)
 	o.Workers = cmp.Or(o.Workers, defaultWorkers(runtime.GOMAXPROCS(0)))
-	return o
-}
-
-func (o UDPOptions) withDefaults() UDPOptions {
-	o.ReadBuffer = cmp.Or(o.ReadBuffer, defaultUDPBuffer)
-	o.WriteBuffer = cmp.Or(o.WriteBuffer, defaultUDPBuffer)
-	o.MaxBuffer = cmp.Or(o.MaxBuffer, max(defaultMaxBuffer, o.ReadBuffer, o.WriteBuffer))
 	return o
 }
 
@@ -637,9 +645,8 @@ func (o TCPOptions) validate() error {
 		return fmt.Errorf("SYN retries %d are outside 1..%d; use 0 for the default of %d",
 			o.SYNRetries, maxSYNRetries, maxSYNRetries)
 	}
-	if o.MaxRetries < 0 || o.MinRTO < 0 || o.TimeWait < 0 ||
-		o.FinTimeout < 0 || o.OrphanTimeout < 0 {
-		return fmt.Errorf("TCP timers and retry counts cannot be negative; use 0 for the default")
+	if o.OrphanTimeout < 0 {
+		return errors.New("TCP's OrphanTimeout cannot be negative; use 0 for the default")
 	}
 	return nil
 }
@@ -650,9 +657,4 @@ func (r BufferRange) validate(what string) error {
 			"give Min <= Default <= Max in bytes", what, r.Min, r.Default, r.Max)
 	}
 	return nil
-}
-
-func (o UDPOptions) validate() error {
-	return BufferRange{minBuffer, min(o.ReadBuffer, o.WriteBuffer),
-		o.MaxBuffer}.validate("UDP buffer")
 }

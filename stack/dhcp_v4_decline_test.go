@@ -16,14 +16,16 @@ func TestDHCPDeclinedRenewal(t *testing.T) {
 	clock := newVirtualTime(t).Clock.Clock()
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: clock,
-		Addresses: []netip.Prefix{
-			netip.PrefixFrom(netpair.ServerIP4, 24), netip.MustParsePrefix("192.0.2.70/24")}})
+	server, err := stack.New(a,
+		stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1}, Clock: clock,
+			Addresses: []netip.Prefix{
+				netip.PrefixFrom(netpair.ServerIP4, 24), netip.MustParsePrefix("192.0.2.70/24")}})
 	must(t, err)
 	defer server.Close()
 	d := &dhcpServer{lasts: 2 * time.Second, fallback: "192.0.2.60", clock: clock}
 	d.start(t, server, "192.0.2.50")
-	cfg := stack.WithRenewal(stack.Config{DHCPv4: true, AddressTimeout: hangs, Clock: clock},
+	cfg := stack.WithRenewal(stack.Config{Dynamic: stack.DHCPv4,
+		Addressing: stack.AddressOptions{Timeout: hangs}, Clock: clock},
 		time.Second)
 	client, err := stack.New(b, stack.WithDeclineWait(cfg, wait))
 	must(t, err)

@@ -116,15 +116,17 @@ func leasedFull(t *testing.T, v virtualTime, lasts time.Duration) (*dhcpServer, 
 	netpair.CheckLeaks(t)
 	a, port := netpair.NewPorts(netpair.Faults{})
 	b := &fullPort{Port: port}
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: c,
-		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
+	server, err := stack.New(a,
+		stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1}, Clock: c,
+			Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
 	d := newDHCPServer(t, server, "192.0.2.50", lasts)
-	client, err := stack.New(b, stack.WithRenewal(stack.Config{DHCPv4: true, DuplicateDetection: -1,
-		Clock: c, AddressTimeout: hangs}, time.Second))
+	client, err := stack.New(b, stack.WithRenewal(stack.Config{Dynamic: stack.DHCPv4,
+		Addressing: stack.AddressOptions{DuplicateDetection: -1, Timeout: hangs},
+		Clock:      c}, time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +333,8 @@ func TestDHCPSecondTry(t *testing.T) {
 			clock := newVirtualTime(t).Clock.Clock()
 			netpair.CheckLeaks(t)
 			a, b := netpair.NewPorts(netpair.Faults{})
-			cfg := stack.Config{DuplicateDetection: -1, Clock: clock,
+			cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1},
+				Clock:     clock,
 				Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}}
 			for _, o := range c.others {
 				cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(o))
@@ -342,8 +345,11 @@ func TestDHCPSecondTry(t *testing.T) {
 			d := &dhcpServer{lasts: time.Hour, fallback: "192.0.2.60", clock: clock}
 			d.fickle.Store(c.fickle)
 			d.start(t, server, "192.0.2.50")
-			cfg = stack.Config{DHCPv4: true, Clock: clock,
-				DuplicateDetection: 2 * time.Second, AddressTimeout: hangs}
+			cfg = stack.Config{Dynamic: stack.DHCPv4, Clock: clock,
+				Addressing: stack.AddressOptions{
+					DuplicateDetection: 2 * time.Second,
+					Timeout:            hangs,
+				}}
 			client, err := stack.New(b, stack.WithDeclineWait(cfg, c.wait))
 			must(t, err)
 			defer client.Close()
@@ -364,13 +370,15 @@ func TestDHCPTinyLease(t *testing.T) {
 	v := newVirtualTime(t)
 	netpair.CheckLeaks(t)
 	a, b := netpair.NewPorts(netpair.Faults{})
-	server, err := stack.New(a, stack.Config{DuplicateDetection: -1, Clock: v.Clock.Clock(),
-		Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
+	server, err := stack.New(a,
+		stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1},
+			Clock:     v.Clock.Clock(),
+			Addresses: []netip.Prefix{netip.PrefixFrom(netpair.ServerIP4, 24)}})
 	must(t, err)
 	defer server.Close()
 	d := newDHCPServer(t, server, "192.0.2.50", 0)
-	client, err := stack.New(b, stack.Config{DHCPv4: true, Clock: v.Clock.Clock(),
-		DuplicateDetection: -1, AddressTimeout: hangs})
+	client, err := stack.New(b, stack.Config{Dynamic: stack.DHCPv4, Clock: v.Clock.Clock(),
+		Addressing: stack.AddressOptions{DuplicateDetection: -1, Timeout: hangs}})
 	must(t, err)
 	defer client.Close()
 	v.stop()

@@ -238,7 +238,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 		}
 		return nil, err
 	}
-	return a.conn(network, keepAlive(d.KeepAlive, d.KeepAliveConfig, s.cfg.TCP.KeepAlive))
+	return a.conn(network, keepAlive(d.KeepAlive, d.KeepAliveConfig, *s.cfg.TCP.KeepAlive))
 }
 
 // attempt describes a handshake in progress.

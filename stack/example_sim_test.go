@@ -15,7 +15,7 @@ import (
 
 // Two software NICs on one wire take the place of hardware, through all layers. What differs from a
 // ConnectX is
-// [dv.Config.Kernel], the device node to open, and the facts that Linux would tell of the port.
+// [dv.NIC.Model], the device node to open, and the facts that Linux would tell of the port.
 func ExampleOpen_softwareNIC() {
 	near, far := wire.Pair()
 	open := func(w wire.Wire, address string) (*simnic.NIC, *stack.Stack) {
@@ -23,12 +23,14 @@ func ExampleOpen_softwareNIC() {
 		check(err)
 		check(nic.ConnectWire(w))
 		st, err := stack.Open(context.Background(), stack.Config{
-			NIC: dv.Config{
-				Kernel: kernel.Opener(nic),
-				Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
+			NIC: dv.NIC{
+				Model: dv.Model{
+					Kernel: kernel.Opener(nic),
+					Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
+				},
 			},
-			Addresses:          []netip.Prefix{netip.MustParsePrefix(address)},
-			DuplicateDetection: -1, // nobody else is here
+			Addresses:  []netip.Prefix{netip.MustParsePrefix(address)},
+			Addressing: stack.AddressOptions{DuplicateDetection: -1}, // nobody else is here
 		})
 		check(err)
 		return nic, st

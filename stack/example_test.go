@@ -19,7 +19,7 @@ import (
 // An HTTP server on an RDMA device.
 func ExampleOpen() {
 	st, err := stack.Open(context.Background(), stack.Config{
-		NIC:       dv.Config{Device: "mlx5_0"},
+		NIC:       dv.NIC{Device: "mlx5_0"},
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.10/24")},
 		Gateways:  []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 	})
@@ -39,14 +39,14 @@ func twoStacks() (server, client *stack.Stack) {
 	server, err := stack.New(a, stack.Config{
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"),
 			netip.MustParsePrefix("2001:db8::1/64")},
-		DuplicateDetection: -1,
+		Addressing: stack.AddressOptions{DuplicateDetection: -1},
 	})
 	check(err)
 	client, err = stack.New(b, stack.Config{
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"),
 			netip.MustParsePrefix("2001:db8::2/64")},
-		DNS:                []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		DuplicateDetection: -1,
+		DNS:        []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1},
 	})
 	check(err)
 	return server, client

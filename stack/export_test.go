@@ -81,7 +81,8 @@ func WithBond(cfg Config, f *BondFacts) Config {
 		},
 		Member: func(cfg dv.Config, name string) dv.Config {
 			m := f.Members[name]
-			cfg.Kernel, cfg.Facts, cfg.DelayDrop = m.Kernel, m.Facts, m.DelayDrop
+			cfg.Model.Kernel, cfg.Model.Facts, cfg.Rings.DelayDrop = m.Model.Kernel,
+				m.Model.Facts, m.Rings.DelayDrop
 			return cfg
 		}}
 	return cfg

@@ -61,8 +61,8 @@ type MessageConn interface {
 // adopt makes cfg that of a stack that takes its predecessor's place.
 func (c *Config) adopt() {
 	if p := c.Predecessor; p != nil {
-		c.NIC.MAC, c.NIC.TakesOver = p.MAC, true
-		c.DuplicateDetection = -1 // somebody has the addresses
+		c.NIC.MAC = p.MAC
+		c.Addressing.DuplicateDetection = -1 // somebody has the addresses
 	}
 }
 

@@ -110,15 +110,15 @@ func (h *handoverWorld) make() {
 // open opens a stack that echoes what comes to port 7 and says its name to who asks at the ports.
 func (h *handoverWorld) open(name string, p *stack.Predecessor, ports ...int) *stack.Stack {
 	h.t.Helper()
-	cfg := stack.Config{Backend: stack.BackendPacket}
+	cfg := stack.Config{Uplink: stack.UplinkOptions{Backend: stack.BackendPacket}}
 	cfg.NIC.Device = "eth0"
 	if h.nic != nil {
 		cfg = onCard(h.nic, 2)
-		cfg.NIC.DelayDrop = true
+		cfg.NIC.Rings.DelayDrop = true
 	}
-	cfg.Predecessor, cfg.DuplicateDetection = p, -1
+	cfg.Predecessor, cfg.Addressing.DuplicateDetection = p, -1
 	if cfg.Host = h.host; h.host {
-		cfg.NIC.Facts.Netdev = "eth0"
+		cfg.NIC.Model.Facts.Netdev = "eth0"
 	} else {
 		cfg.Addresses = []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}
 	}

@@ -31,7 +31,7 @@ type Health struct {
 	//
 	//	tx, rx  the device's send and receive queues, which recover at once from an error
 	//	link    the port's link
-	//	device  whether it is there and works; see Config.MaxOutage and Config.GracePeriod
+	//	device  whether it is there and works; see UplinkOptions
 	//	stack   whether connections can be: not after MaxOutage, nor when the stack has ended
 	//	memory  whether connections are below TCPOptions.MaxMemory and MaxTimeWait
 	Reporter string
@@ -43,7 +43,7 @@ type Health struct {
 	// Notice says what the part does less well than it could, though it works; nil: nothing. A
 	// change of it alone is told as well.
 	Notice error
-	// GracePeriod is Config.GracePeriod for the device, 0 for others.
+	// GracePeriod is Config.Uplink.GracePeriod for the device, 0 for others.
 	GracePeriod time.Duration
 	// AutoRecover: what is in error is recovered by itself. Not a device within its grace period,
 	// nor anything once the stack has ended.
@@ -197,24 +197,24 @@ func (s *Stack) Health() []Health {
 		}
 	}
 	device := &all[reportDevice]
-	device.GracePeriod = s.cfg.GracePeriod
+	device.GracePeriod = s.cfg.Uplink.GracePeriod
 	device.AutoRecover = s.uplink.IsKept() && !ended && !held
 	return all[:]
 }
 
 // Unhealthy says why the stack should get no new clients: it has ended, it has had no link for
-// longer than Config.MaxOutage, or its device is not recovered any more (Config.GracePeriod). Nil:
-// it can serve.
+// longer than Config.Uplink.MaxOutage, or its device is not recovered any more
+// (Config.Uplink.GracePeriod). Nil: it can serve.
 func (s *Stack) Unhealthy() error {
 	if err := s.life.done(); err != nil {
 		return err
 	}
 	if s.outage.now.Load() {
-		return fmt.Errorf("no link for longer than %v: %w", s.cfg.MaxOutage, unix.ENETDOWN)
+		return fmt.Errorf("no link for longer than %v: %w", s.cfg.Uplink.MaxOutage, unix.ENETDOWN)
 	}
 	if st := s.LinkStatus(); st.Held {
 		return fmt.Errorf("the device failed twice within %v and is not recovered: %w",
-			s.cfg.GracePeriod, st.Reason)
+			s.cfg.Uplink.GracePeriod, st.Reason)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func (s *Stack) RecoverReporter(reporter string) error {
 }
 
 // Recover looks for the device now, also if it is not recovered by itself any more: see
-// Config.GracePeriod. It does not wait, and does nothing while the device works.
+// Config.Uplink.GracePeriod. It does not wait, and does nothing while the device works.
 func (s *Stack) Recover() { s.uplink.Recover() }
 
 // keptDumps says how many dumps of a reporter are kept, at most: the last ones. A queue's takes

@@ -53,7 +53,7 @@ func (r *told) await(t *testing.T, reporter string,
 func TestHealth(t *testing.T) {
 	var seen told
 	j := join(t, cable{queues: 1, change: func(c *stack.Config) {
-		c.MaxOutage = 300 * time.Millisecond
+		c.Uplink.MaxOutage = 300 * time.Millisecond
 		if seen.all == nil { // the server's, which is made first
 			c.HealthChanged = seen.add
 			seen.all = []stack.Health{{}}
@@ -118,7 +118,8 @@ func awaitRefusal(t *testing.T, s *stack.Stack) {
 // TestGracePeriod: a device that fails twice within the grace period stays away, and Recover brings
 // it back.
 func TestGracePeriod(t *testing.T) {
-	j := join(t, cable{queues: 1, change: func(c *stack.Config) { c.GracePeriod = time.Hour }})
+	j := join(t, cable{queues: 1,
+		change: func(c *stack.Config) { c.Uplink.GracePeriod = time.Hour }})
 	up := func(returns uint64) {
 		t.Helper()
 		for deadline := time.Now().Add(hangs); ; time.Sleep(time.Millisecond) {

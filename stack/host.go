@@ -102,28 +102,25 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 // validateHost refuses what the host decides.
 func (c Config) validateHost() error {
 	switch {
-	case c.NIC.HostMode:
-		return errors.New("NIC.HostMode takes no frames without rules, and a stack adds none; " +
-			"leave it out, and set Host for the host's own addresses")
 	case !c.Host:
 		return nil
 	case len(c.Addresses) > 0 || c.dynamic():
 		return errors.New("with Host the addresses are the netdev's; leave out all others")
 	case len(c.Gateways) > 0 || len(c.Routes) > 0:
 		return errors.New("with Host the routes are the netdev's; leave out Gateways and Routes")
-	case c.NIC.MAC != nil || c.NIC.AllowNetdevMAC || c.NIC.Promiscuous:
+	case c.NIC.MAC != nil || c.NIC.Steering.AllowNetdevMAC || c.NIC.Steering.Promiscuous:
 		return errors.New("with Host the MAC is the netdev's; " +
 			"leave out MAC, AllowNetdevMAC and Promiscuous")
 	case c.NIC.VLAN != 0:
 		return fmt.Errorf("VLAN %d: the host's addresses in a VLAN are on a netdev of its own; "+
 			"name that as NIC.Device", c.NIC.VLAN)
-	case c.NIC.Kernel != nil && c.NIC.Facts.Netdev == "":
-		return errors.New("with Host a netdev of this machine is needed: name that of NIC.Kernel " +
-			"in NIC.Facts.Netdev")
-	case c.OpenInterface != nil:
+	case c.NIC.Model.Kernel != nil && c.NIC.Model.Facts.Netdev == "":
+		return errors.New("with Host a netdev of this machine is needed: name that of NIC.Model " +
+			"in NIC.Model.Facts.Netdev")
+	case c.Uplink.OpenInterface != nil:
 		return errors.New("with Host packet sockets of the netdev are needed; leave out " +
 			"OpenInterface")
-	case c.Fallback != "":
+	case c.Uplink.Fallback != "":
 		return errors.New("with Host packet sockets of the netdev carry the frames while its " +
 			"device is away; leave out Fallback")
 	}
@@ -147,7 +144,7 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 	}
 	cfg.hostAddresses, cfg.NIC.Device = found.Addresses, h.Name()
 	cfg.netdevName = h.Name()
-	cfg.DuplicateDetection, cfg.NoAnnounce = -1, true // the kernel has done so
+	cfg.Addressing.DuplicateDetection, cfg.Addressing.NoAnnounce = -1, true // the kernel has done so
 	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.Name()}})
 	if err != nil {
 		return nil, errors.Join(err, h.close())
@@ -274,7 +271,7 @@ func (h *host) close() error {
 // one.
 func (h *host) openLink(ctx context.Context) (link *rdma.Endpoint, err error) {
 	s := h.stack
-	cfg := s.uplinkConfig(s.cfg.NIC)
+	cfg := s.uplinkConfig()
 	cfg.Host = h
 	if h.link, err = packet.Open(cfg.PortConfig()); err != nil {
 		return nil, err

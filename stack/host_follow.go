@@ -305,7 +305,7 @@ func (h *host) followMTU(found hostnet.Network) {
 	if given := s.cfg.NIC.MTU; given > 0 {
 		most = min(most, given)
 	}
-	if s.cfg.NIC.Kernel != nil {
+	if s.cfg.NIC.Model.Kernel != nil {
 		for _, d := range s.Devices() {
 			d.SetNetdevMTU(found.MTU)
 		}
@@ -375,7 +375,7 @@ func (h *host) Reopen() (*packet.Port, error) {
 	if err := h.rebind(found); err != nil {
 		return nil, err
 	}
-	from := h.stack.uplinkConfig(h.stack.cfg.NIC)
+	from := h.stack.uplinkConfig()
 	from.Host = h
 	cfg := from.PortConfig()
 	cfg.Device, cfg.MTU = h.Name(), 0 // the netdev's MTU, which may be another

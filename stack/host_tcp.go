@@ -180,7 +180,7 @@ func (h *host) holdFor(laddr *net.TCPAddr) ([]*hostPort, error) {
 
 // dialKernel connects by the kernel to what it reaches otherwise than by our netdev.
 func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.Conn, error) {
-	k := keepAlive(d.KeepAlive, d.KeepAliveConfig, d.stack.cfg.TCP.KeepAlive)
+	k := keepAlive(d.KeepAlive, d.KeepAliveConfig, *d.stack.cfg.TCP.KeepAlive)
 	by := net.Dialer{LocalAddr: d.LocalAddr, KeepAliveConfig: k, FallbackDelay: -1} // t is one
 	if !k.Enable {
 		by.KeepAlive = -1

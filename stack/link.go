@@ -64,7 +64,7 @@ func (s *Stack) over(err error) {
 }
 
 // uplinkConfig returns what the stack wants of its uplink.
-func (s *Stack) uplinkConfig(nic dv.Config) uplink.Config {
+func (s *Stack) uplinkConfig() uplink.Config {
 	o := s.cfg.linkOptions()
 	o.SpreadRefused = func(err error) {
 		s.health.notice(reportRx, err)
@@ -75,17 +75,27 @@ func (s *Stack) uplinkConfig(nic dv.Config) uplink.Config {
 		s.log.Warn("flows stay on the receive queues that they are on: the device refuses another "+
 			"table, and is asked again after 1 s to 1 min", "interface", s.name, "error", err)
 	}
-	return uplink.Config{NIC: s.health.dumped(nic, s.addrs.announceLater),
-		Backend: s.cfg.Backend, Fallback: s.cfg.Fallback,
-		MaxOutage: s.cfg.MaxOutage, GracePeriod: s.cfg.GracePeriod,
-		OpenInterface: s.cfg.OpenInterface, Options: o, Ended: s.life.ctx,
+	u, nic := s.cfg.Uplink, s.health.dumped(s.cfg.driverConfig(), s.addrs.announceLater)
+	return uplink.Config{NIC: nic, Backend: u.Backend,
+		Fallback: u.Fallback, MaxOutage: u.MaxOutage, GracePeriod: u.GracePeriod,
+		OpenInterface: u.OpenInterface, Options: o, Ended: s.life.ctx,
 		HardwareAddr: s.HardwareAddr, UseDevice: s.handover.UseDevice, Changed: s.backendChanged,
 		Logger: s.log, Clock: s.clock, Bond: s.cfg.bond}
 }
 
 func (c *Config) linkOptions() rdma.Options {
-	return rdma.Options{RxMode: c.RxMode, Spread: c.Spread, RxLimit: c.RxLimit, Clock: c.Clock,
-		Random: c.Random}
+	return rdma.Options{RxMode: c.Uplink.RxMode, Spread: c.Uplink.Spread,
+		RxLimit: c.Uplink.RxLimit, Clock: c.Clock, Random: c.Random}
+}
+
+// driverConfig returns how the device is opened.
+func (c *Config) driverConfig() dv.Config {
+	d := dv.Config{NIC: c.NIC, TakesOver: c.Predecessor != nil, Logger: c.Logger, Clock: c.Clock,
+		Random: c.Random, ActiveRxQueues: c.linkOptions().ActiveRxQueues(c.NIC.RxQueues)}
+	if c.Driver != nil {
+		c.Driver(&d)
+	}
+	return d
 }
 
 // Device returns the RDMA device underneath, for its counters; nil if the stack was made by [New]
@@ -98,7 +108,7 @@ func (s *Stack) Device() *dv.Device { return s.uplink.Device() }
 func (s *Stack) Devices() []*dv.Device { return s.uplink.Devices() }
 
 // PacketPort returns the packet sockets underneath, for their counters; nil if there are none at
-// work, or what Config.OpenInterface has made. It belongs to the stack.
+// work, or what Config.Uplink.OpenInterface has made. It belongs to the stack.
 func (s *Stack) PacketPort() *packet.Port { return s.uplink.PacketPort() }
 
 // linkChanged makes the stack known on a link that is there again, which may be another one than
@@ -122,10 +132,10 @@ func (s *Stack) linkIsUp() {
 	if s.link != nil {
 		s.link.Repeat()
 	}
-	if !s.cfg.NoAnnounce {
+	if !s.cfg.Addressing.NoAnnounce {
 		s.addrs.announceTwice()
 	}
-	if s.cfg.SLAAC {
+	if s.cfg.Dynamic.has(SLAAC) {
 		s.addrs.solicitRouter()
 	}
 	s.addrs.dhcp.ConfirmLeases()
@@ -175,8 +185,8 @@ func (s *Stack) LinkStatus() failover.Status {
 	return s.uplink.Status()
 }
 
-// outage says whether there has been no link for longer than Config.MaxOutage. Connections end
-// then, and new ones are refused, with ENETDOWN. Listeners and UDP sockets stay.
+// outage says whether there has been no link for longer than Config.Uplink.MaxOutage. Connections
+// end then, and new ones are refused, with ENETDOWN. Listeners and UDP sockets stay.
 type outage struct {
 	now   atomic.Bool
 	count atomic.Uint64 // of such outages

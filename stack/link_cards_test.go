@@ -38,12 +38,15 @@ func cardWith(t *testing.T, cfg simnic.Config) *simnic.NIC {
 func onCard(n *simnic.NIC, queues int, addresses ...string) stack.Config {
 	clock := n.Config().Clock
 	linux := kernel.New(n, kernel.Config{EventQueues: clock.Virtual()})
-	cfg := stack.Config{DuplicateDetection: -1, Clock: clock, NIC: dv.Config{
-		Kernel: linux.OpenNode, RxQueues: queues, TxQueues: queues,
-		Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev,
-			MAC: n.MAC(), MTU: n.MTU()},
-	}}
-	cfg.Spread = stack.SpreadAll // what a test sends uses every queue
+	cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1}, Clock: clock,
+		NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: linux.OpenNode,
+				Facts: dv.PortFacts{Name: n.Config().Name, Netdev: n.Config().Netdev,
+					MAC: n.MAC(), MTU: n.MTU()},
+			}, RxQueues: queues, TxQueues: queues,
+		}}
+	cfg.Uplink.Spread = stack.SpreadAll // what a test sends uses every queue
 	for _, a := range addresses {
 		cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(a))
 	}

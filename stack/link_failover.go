@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 )
 
-// defaultMaxOutage is Config.MaxOutage if that is 0.
+// defaultMaxOutage is Config.Uplink.MaxOutage if that is 0.
 const defaultMaxOutage = 2 * time.Minute
 
 // macRetry says how long after a change of the netdev's MAC that could not be followed it is tried
@@ -21,7 +21,7 @@ const defaultMaxOutage = 2 * time.Minute
 const macRetry = time.Second
 
 // macFollower keeps the link's MAC address that of the netdev, for a stack that has that: on the
-// host's own addresses, or with NIC.AllowNetdevMAC. One goroutine uses it.
+// host's own addresses, or with NIC.Steering.AllowNetdevMAC. One goroutine uses it.
 type macFollower struct {
 	s       *Stack
 	refused string           // why the last change could not be followed; "": there is none

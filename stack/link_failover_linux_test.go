@@ -143,7 +143,7 @@ func bulk(c net.Conn, stop *atomic.Bool) error {
 // then from rings. How long each part takes is printed. Recover stands for the kernel's word that
 // the device is back, which there is none of for the software NIC.
 func TestRemovedUnderTraffic(t *testing.T) {
-	r := newRemovable(t, func(c *stack.Config) { c.Fallback = "eth0" })
+	r := newRemovable(t, func(c *stack.Config) { c.Uplink.Fallback = "eth0" })
 	serveEcho(t, r.stack, 7)
 	l, err := r.stack.Listen("tcp", ":80")
 	must(t, err)
@@ -299,8 +299,8 @@ func TestNetdevMACTaken(t *testing.T) {
 	need.NetNS(t)
 	var setMAC func(net.HardwareAddr)
 	r := newRemovable(t, func(c *stack.Config) {
-		c.NIC.AllowNetdevMAC, c.NIC.MAC = true, mine
-		c.NIC.Facts.MAC, c.NIC.Facts.Netdev = mine, "eth0"
+		c.NIC.Steering.AllowNetdevMAC, c.NIC.MAC = true, mine
+		c.NIC.Model.Facts.MAC, c.NIC.Model.Facts.Netdev = mine, "eth0"
 		c.HealthChanged = nil
 	}, mine)
 	setMAC = func(mac net.HardwareAddr) {
@@ -323,8 +323,13 @@ func TestNetdevMACTaken(t *testing.T) {
 	done := background(func() error { return bulk(c, &stop) })
 	setMAC(first)
 	until("followed", is(first))
-	other, err := dv.Open(t.Context(), dv.Config{Kernel: kernel.Opener(r.nic), MAC: second,
-		Facts: dv.PortFacts{Name: "other", MAC: mine, MTU: r.nic.MTU()}})
+	other, err := dv.Open(t.Context(), dv.Config{NIC: dv.NIC{
+		MAC: second,
+		Model: dv.Model{
+			Kernel: kernel.Opener(r.nic),
+			Facts:  dv.PortFacts{Name: "other", MAC: mine, MTU: r.nic.MTU()},
+		},
+	}})
 	must(t, err)
 	setMAC(second)
 	until("in error", func() bool {

@@ -34,8 +34,10 @@ func switched(t *testing.T, fn simnic.Function, registered bool) (server, client
 		cfg := onCard(n, 1, addresses...)
 		quick(&cfg)
 		if n == nic && registered {
-			cfg.NIC.Addresses = func() (dv.AddressList, error) {
-				return kernel.New(n, kernel.Config{}).OpenPacketSocket()
+			cfg.Driver = func(d *dv.Config) {
+				d.Addresses = func() (dv.AddressList, error) {
+					return kernel.New(n, kernel.Config{}).OpenPacketSocket()
+				}
 			}
 		}
 		s, err := stack.Open(context.Background(), cfg)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
@@ -79,9 +80,9 @@ func TestNothingLeftBehind(t *testing.T) {
 	must(t, other.ConnectWire(far))
 	linux := kernel.New(nic, kernel.Config{})
 	cfg := onCard(nic, 1, "192.0.2.1/24")
-	cfg.NIC.Kernel = linux.OpenNode
-	cfg.NIC.RxQueueSize, cfg.NIC.TxQueueSize, cfg.NIC.SpareFrames = 64, 64, 64 // quick to register
-	cfg.NIC.TxBufferSize = 128 << 10
+	cfg.NIC.Model.Kernel = linux.OpenNode
+	cfg.NIC.Rings = dv.Rings{RxQueueSize: 64, TxQueueSize: 64} // quick to register
+	cfg.Driver = func(d *dv.Config) { d.Tuning.SpareFrames, d.Tuning.TxBufferSize = 64, 128<<10 }
 	quick(&cfg)
 	server, err := stack.Open(context.Background(), cfg)
 	need.That(t, "simnic", onlyUnsupported(err))

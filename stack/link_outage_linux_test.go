@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
@@ -77,7 +78,7 @@ func TestOutage(t *testing.T) {
 // serve again when it is back.
 func TestMaxOutage(t *testing.T) {
 	const limit = 500 * time.Millisecond
-	r := newRemovable(t, func(c *stack.Config) { c.MaxOutage = limit })
+	r := newRemovable(t, func(c *stack.Config) { c.Uplink.MaxOutage = limit })
 	serveEcho(t, r.stack, 7)
 	u, err := r.stack.ListenPacket("udp", ":53")
 	must(t, err)
@@ -126,9 +127,9 @@ func TestAnotherModel(t *testing.T) {
 	other := cardWith(t, simnic.Config{Name: "sim_b", Seed: 2, Caps: caps})
 	var now atomic.Pointer[simnic.NIC]
 	r := newRemovable(t, func(c *stack.Config) {
-		c.NIC.TakeMulticast, c.NIC.StripVLAN = true, true
-		first := c.NIC.Kernel
-		c.NIC.Kernel = func() (uverbs.Kernel, error) {
+		c.Driver = func(d *dv.Config) { d.TakeMulticast, d.Tuning.StripVLAN = true, true }
+		first := c.NIC.Model.Kernel
+		c.NIC.Model.Kernel = func() (uverbs.Kernel, error) {
 			if nic := now.Load(); nic != nil {
 				return kernel.Opener(nic)()
 			}
@@ -167,7 +168,7 @@ func TestAnotherModel(t *testing.T) {
 // TestManyRemovals removes and returns the device again and again under a transfer: the connection
 // stays, and no goroutine and no memory region is left behind.
 func TestManyRemovals(t *testing.T) {
-	r := newRemovable(t, func(c *stack.Config) { c.Fallback = "eth0" })
+	r := newRemovable(t, func(c *stack.Config) { c.Uplink.Fallback = "eth0" })
 	serveEcho(t, r.stack, 7)
 	var stop atomic.Bool
 	c := r.dial(t, 7)

@@ -28,7 +28,7 @@ func TestRxMode(t *testing.T) {
 				must(t, nics[i].ConnectWire(wires[i]))
 				cfg := onCard(nics[i], 1, address)
 				if i == 0 {
-					cfg.RxMode = mode
+					cfg.Uplink.RxMode = mode
 				}
 				s, err := stack.Open(context.Background(), cfg)
 				need.That(t, "simnic", onlyUnsupported(err))
@@ -55,7 +55,7 @@ func TestRxMode(t *testing.T) {
 }
 
 func TestRxModeRefused(t *testing.T) {
-	if err := (stack.Config{RxMode: 7}).Validate(); err == nil ||
+	if err := (stack.Config{Uplink: stack.UplinkOptions{RxMode: 7}}).Validate(); err == nil ||
 		err.Error() != "there is no RxMode(7); use RxAdaptive, RxPolling or RxInterrupt" {
 		t.Errorf("%v", err)
 	}

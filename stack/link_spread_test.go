@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
@@ -28,7 +29,10 @@ func TestSpread(t *testing.T) {
 		{stack.SpreadLoad, stack.RxAdaptive, 3, 3},
 	} {
 		cfg := onCard(card(t, "sim", 1), 4, "192.0.2.1/24")
-		cfg.Spread, cfg.RxMode, cfg.NIC.ActiveRxQueues = c.spread, c.mode, c.asked
+		cfg.Uplink.Spread, cfg.Uplink.RxMode = c.spread, c.mode
+		if c.asked > 0 {
+			cfg.Driver = func(d *dv.Config) { d.ActiveRxQueues = c.asked }
+		}
 		s, err := stack.Open(t.Context(), cfg)
 		need.That(t, "simnic", onlyUnsupported(err))
 		must(t, err)
@@ -38,7 +42,7 @@ func TestSpread(t *testing.T) {
 		}
 		must(t, s.Close())
 	}
-	if err := (stack.Config{Spread: 9}).Validate(); err == nil {
+	if err := (stack.Config{Uplink: stack.UplinkOptions{Spread: 9}}).Validate(); err == nil {
 		t.Error("Spread(9) is accepted")
 	}
 }

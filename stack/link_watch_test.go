@@ -63,7 +63,7 @@ func onWire(t *testing.T, cfg stack.Config, other func(far wire.Wire)) (*stack.S
 	wire := &overheard{Wire: near}
 	must(t, n.ConnectWire(wire))
 	other(far)
-	cfg.NIC, cfg.DuplicateDetection = onCard(n, 1).NIC, -1
+	cfg.NIC, cfg.Addressing.DuplicateDetection = onCard(n, 1).NIC, -1
 	s, err := stack.Open(context.Background(), cfg)
 	need.That(t, "simnic", onlyUnsupported(err))
 	must(t, err)
@@ -94,8 +94,8 @@ func TestLinkComesBack(t *testing.T) {
 	nobody := func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) }
 	addresses := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"),
 		netip.MustParsePrefix("2001:db8::1/64")}
-	s, n, w := onWire(t, stack.Config{Addresses: addresses, SLAAC: true,
-		AddressTimeout: time.Millisecond}, nobody)
+	s, n, w := onWire(t, stack.Config{Addresses: addresses, Dynamic: stack.SLAAC,
+		Addressing: stack.AddressOptions{Timeout: time.Millisecond}}, nobody)
 	if st := s.Stats(); !st.LinkUp || st.LinkChanges != 0 {
 		t.Fatalf("up %v, %d changes at start", st.LinkUp, st.LinkChanges)
 	}
@@ -141,7 +141,8 @@ func TestAnnouncedAgain(t *testing.T) {
 	for name, silent := range map[string]bool{"announced": false, "not announced": true} {
 		t.Run(name, func(t *testing.T) {
 			virtual := clocktest.New()
-			s, n, w := onWire(t, stack.Config{Clock: virtual.Clock(), NoAnnounce: silent,
+			s, n, w := onWire(t, stack.Config{Clock: virtual.Clock(),
+				Addressing: stack.AddressOptions{NoAnnounce: silent},
 				Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}},
 				func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) })
 			virtual.Advance(time.Minute)
@@ -176,7 +177,7 @@ func TestLinkComesBackDHCP(t *testing.T) {
 		t.Cleanup(func() { s.Close() })
 		d = newDHCPServer(t, s, "192.0.2.50", time.Hour)
 	}
-	s, n, w := onWire(t, stack.Config{DHCPv4: true}, server)
+	s, n, w := onWire(t, stack.Config{Dynamic: stack.DHCPv4}, server)
 	if !hasAddr(s, "192.0.2.50") {
 		t.Fatalf("addresses %v", s.Addrs())
 	}

@@ -62,9 +62,11 @@ func mtuOfPacketSockets(t *testing.T, most int) {
 	setMTU(9000)
 	var s *stack.Stack
 	must(t, nets[0].Do(func() (err error) {
-		s, err = stack.Open(context.Background(), stack.Config{Backend: stack.BackendPacket,
-			NIC: dv.Config{Device: "eth0", MTU: most}, DuplicateDetection: -1,
-			Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}})
+		s, err = stack.Open(context.Background(),
+			stack.Config{Uplink: stack.UplinkOptions{Backend: stack.BackendPacket},
+				NIC:        dv.NIC{Device: "eth0", MTU: most},
+				Addressing: stack.AddressOptions{DuplicateDetection: -1},
+				Addresses:  []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}})
 		return err
 	}))
 	t.Cleanup(func() { must(t, s.Close()) })

@@ -41,9 +41,11 @@ func routeMTUs(t *testing.T, s *stack.Stack) (v4, v6 int) {
 // TestAdvertisedMTU: what Linux takes of router advertisements (net/ipv6/ndisc.c
 // ndisc_router_discovery): 1280 to the link's 1500, for IPv6 only; a datagram is cut accordingly.
 func TestAdvertisedMTU(t *testing.T) {
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
-		AddressTimeout: time.Millisecond,
-		Addresses:      []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+	s, st := onStation(t, stack.Config{Addressing: stack.AddressOptions{
+		DuplicateDetection: -1,
+		Timeout:            time.Millisecond,
+	}, Dynamic: stack.SLAAC,
+		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 	for i, c := range []struct{ told, want int }{
 		{1279, 1500}, {1280, 1280}, {1400, 1400}, {1501, 1400}, {0, 1400}, {1 << 31, 1400},
 		{1500, 1500}, {1300, 1300},

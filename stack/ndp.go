@@ -330,10 +330,10 @@ func (a addressEvents) OnRemoved(gstack.AddressRemovalReason) { a.events.update(
 const followPause = 50 * time.Millisecond
 
 // follow keeps routes and resolvers as routers advertise them, until the stack ends. With
-// Config.Auto it starts DHCPv6 when an advertisement first says that it has addresses, or
+// Auto it starts DHCPv6 when an advertisement first says that it has addresses, or
 // resolvers.
 func (s *addressManager) follow(n *raEvents) {
-	ask, link := s.cfg.Auto, linkParameters{}
+	ask, link := s.cfg.Dynamic.has(Auto), linkParameters{}
 	over := s.env.Clock.NewTimer(0)
 	over.Stop()
 	for {

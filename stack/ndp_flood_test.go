@@ -40,8 +40,10 @@ func prefix(p string, valid, preferred uint32) []byte {
 func TestRouterFlood(t *testing.T) {
 	const frames = 3000
 	var log logged
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
-		AddressTimeout: time.Millisecond, Logger: log.logger(),
+	s, st := onStation(t, stack.Config{Addressing: stack.AddressOptions{
+		DuplicateDetection: -1,
+		Timeout:            time.Millisecond,
+	}, Dynamic: stack.SLAAC, Logger: log.logger(),
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 	for i := range frames {
 		lasts := uint32(3600)
@@ -79,8 +81,10 @@ func routerAdverts(s *stack.Stack) uint64 {
 // TestResolverEnds: resolvers that a router advertises are used until their lifetime is over.
 func TestResolverEnds(t *testing.T) {
 	v := newVirtualTime(t)
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
-		AddressTimeout: time.Millisecond, Clock: v.Clock.Clock()})
+	s, st := onStation(t, stack.Config{Addressing: stack.AddressOptions{
+		DuplicateDetection: -1,
+		Timeout:            time.Millisecond,
+	}, Dynamic: stack.SLAAC, Clock: v.Clock.Clock()})
 	v.stop()
 	st.send(advertised("fe80::1", resolvers(2, "2001:db8::53")))
 	servers := func(n int) func() bool { return func() bool { return len(s.Servers()) == n } }
@@ -95,8 +99,10 @@ func TestResolverEnds(t *testing.T) {
 // begins with 2 s ends then.
 func TestTwoHourRule(t *testing.T) {
 	v := newVirtualTime(t)
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, SLAAC: true,
-		AddressTimeout: time.Millisecond, Clock: v.Clock.Clock()})
+	s, st := onStation(t, stack.Config{Addressing: stack.AddressOptions{
+		DuplicateDetection: -1,
+		Timeout:            time.Millisecond,
+	}, Dynamic: stack.SLAAC, Clock: v.Clock.Clock()})
 	v.stop()
 	within := func(d time.Duration, what string, ok func() bool) {
 		t.Helper()

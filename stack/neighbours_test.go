@@ -143,7 +143,8 @@ func TestNeighbourMoves(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/late=%v", c.name, late), func(t *testing.T) {
 				var now atomic.Int64 // in seconds, as the test has it
 				now.Store(1e9)
-				cfg := stack.Config{DuplicateDetection: -1, NoAnnounce: true,
+				cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+					NoAnnounce: true},
 					Clock: clocktest.Showing(func() time.Time {
 						return time.Unix(now.Load(), 0)
 					}),
@@ -217,7 +218,8 @@ func TestSenderIsNoNeighbour(t *testing.T) {
 
 func checkNoNeighbour(t *testing.T, frame []byte) {
 	t.Helper()
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, NoAnnounce: true,
+	s, st := onStation(t, stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+		NoAnnounce: true},
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"),
 			netip.MustParsePrefix("2001:db8::1/64")}})
 	st.send(frame)
@@ -233,7 +235,8 @@ func checkNoNeighbour(t *testing.T, frame []byte) {
 
 // TestBroadcastNotAnswered: nobody has a broadcast address.
 func TestBroadcastNotAnswered(t *testing.T) {
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, NoAnnounce: true,
+	s, st := onStation(t, stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+		NoAnnounce: true},
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 	for _, a := range []string{"192.0.2.255", "255.255.255.255", "192.0.2.1"} {
 		st.send(arpFrame(1, macOther, "192.0.2.9", make([]byte, 6), a))
@@ -307,9 +310,11 @@ func TestManyUnresolvedNeighbours(t *testing.T) {
 	}{{"WriteTo", writeTo, datagram}, {"WriteBatch", writeBatch, datagram}, {"Dial", dial, syn}} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/v6=%v", c.name, v6), func(t *testing.T) {
-				s, st := onStation(t, stack.Config{DuplicateDetection: -1, NoAnnounce: true,
-					Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/16"),
-						netip.MustParsePrefix("2001:db8::1/64")}})
+				s, st := onStation(t,
+					stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+						NoAnnounce: true},
+						Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/16"),
+							netip.MustParsePrefix("2001:db8::1/64")}})
 				var mu sync.Mutex
 				var questions []netip.Addr
 				all := false
@@ -356,7 +361,8 @@ func TestManyUnresolvedNeighbours(t *testing.T) {
 // it says so. The packets for another neighbour are left alone.
 func TestUnresolvedQueue(t *testing.T) {
 	var log logged
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, NoAnnounce: true,
+	s, st := onStation(t, stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+		NoAnnounce: true},
 		Logger: log.logger(), Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 	c, err := s.ListenUDP("udp", nil)
 	must(t, err)
@@ -398,7 +404,7 @@ func TestUnresolvedQueue(t *testing.T) {
 // second apart, and in the same time however many they are.
 func TestAbsentNeighbours(t *testing.T) {
 	v := newVirtualTime(t)
-	cfg := stack.Config{DuplicateDetection: -1, NoAnnounce: true,
+	cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1, NoAnnounce: true},
 		Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/16"),
 			netip.MustParsePrefix("2001:db8::1/64")}}
 	v.option(&cfg)
@@ -424,7 +430,8 @@ func TestAbsentNeighbours(t *testing.T) {
 
 // TestGroupFrameDrops: a SYN to all hosts is dropped and counted, not answered.
 func TestGroupFrameDrops(t *testing.T) {
-	s, st := onStation(t, stack.Config{DuplicateDetection: -1, NoAnnounce: true,
+	s, st := onStation(t, stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+		NoAnnounce: true},
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 	st.send(slices.Concat(
 		[]byte{255, 255, 255, 255, 255, 255}, macOther, []byte{8, 0},

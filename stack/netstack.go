@@ -53,14 +53,14 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 	m *memberships, n *neighbours, from *sources, mtu *linkMTU,
 	errs *icmpErrors) (*gstack.Stack, error) {
 	installLogFilter()
-	dad := detection(cfg.DuplicateDetection)
+	dad := detection(cfg.Addressing.DuplicateDetection)
 	watch := ndpWatch{claims: c, memberships: m, neighbours: n, sources: from, errors: errs,
 		clock: cfg.Clock}
 	var limit4 func() uint32
-	if cfg.DHCPv4 {
+	if cfg.Dynamic.has(DHCPv4) {
 		limit4, watch.limit = mtu.limit4, mtu.limit6
 	}
-	if cfg.SLAAC {
+	if cfg.Dynamic.has(SLAAC) {
 		watch.events, watch.limit = events, mtu.limit6
 	}
 	opts := gstack.Options{
@@ -90,7 +90,7 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 	}
 	for _, err := range []error{
 		tuneTCP(g, cfg.TCP),
-		tuneUDP(g, cfg.UDP),
+		tuneUDP(g, cfg.UDPBuffer),
 		asError("set ephemeral ports", g.SetPortRange(firstEphemeral, lastEphemeral)),
 	} {
 		if err != nil {
@@ -156,7 +156,7 @@ func ipv6Options(cfg Config, dad gstack.DADConfigurations, events *raEvents) ipv
 		NDPConfigs: ipv6.NDPConfigurations{HandleRAs: ipv6.HandlingRAsDisabled},
 		NDPDisp:    events,
 	}
-	if cfg.SLAAC {
+	if cfg.Dynamic.has(SLAAC) {
 		o.NDPConfigs = ipv6.DefaultNDPConfigurations()
 		o.NDPConfigs.AutoGenTempGlobalAddresses = false
 	}
@@ -165,27 +165,20 @@ func ipv6Options(cfg Config, dad gstack.DADConfigurations, events *raEvents) ipv
 
 // tuneTCP applies o, whose fields are all set.
 func tuneTCP(g *gstack.Stack, o TCPOptions) error {
-	sack := tcpip.TCPSACKEnabled(!o.DisableSACK)
 	recovery := tcpip.TCPRACKLossDetection
-	if o.DisableRACK {
-		recovery = 0
-	}
 	congestion := tcpip.CongestionControlOption(o.CongestionControl)
 	send := tcpip.TCPSendBufferSizeRangeOption(o.SendBuffer)
 	receive := tcpip.TCPReceiveBufferSizeRangeOption(o.ReceiveBuffer)
-	cookies := tcpip.TCPAlwaysUseSynCookies(o.AlwaysSYNCookies)
-	minRTO := tcpip.TCPMinRTOOption(o.MinRTO)
-	retries := tcpip.TCPMaxRetriesOption(o.MaxRetries)
-	timeWait := tcpip.TCPTimeWaitTimeoutOption(o.TimeWait)
-	fin := tcpip.TCPLingerTimeoutOption(o.FinTimeout)
 	reuse := tcpip.TCPTimeWaitReuseLoopbackOnly
 	if o.ReuseTimeWait {
 		reuse = tcpip.TCPTimeWaitReuseGlobal
 	}
-	for _, opt := range []tcpip.SettableTransportProtocolOption{
-		&sack, &recovery, &congestion, &send, &receive, &cookies,
-		&minRTO, &retries, &timeWait, &fin, &reuse,
-	} {
+	for _, opt := range append([]tcpip.SettableTransportProtocolOption{
+		new(tcpip.TCPSACKEnabled(true)), &recovery, &congestion, &send, &receive,
+		new(tcpip.TCPMinRTOOption(minRTO)), new(tcpip.TCPMaxRetriesOption(maxRetries)),
+		new(tcpip.TCPTimeWaitTimeoutOption(time.Minute)),
+		new(tcpip.TCPLingerTimeoutOption(time.Minute)), &reuse,
+	}, o.Netstack...) {
 		if err := g.SetTransportProtocolOption(header.TCPProtocolNumber, opt); err != nil {
 			return asError(fmt.Sprintf("set TCP option %T", opt), err)
 		}
@@ -193,15 +186,12 @@ func tuneTCP(g *gstack.Stack, o TCPOptions) error {
 	return nil
 }
 
-// tuneUDP sets what new UDP endpoints start with; o's fields are all set.
-func tuneUDP(g *gstack.Stack, o UDPOptions) error {
-	send := tcpip.SendBufferSizeOption{Min: minBuffer, Default: o.WriteBuffer, Max: o.MaxBuffer}
-	if err := g.SetOption(send); err != nil {
+// tuneUDP sets what new UDP endpoints start with; all fields of r are set.
+func tuneUDP(g *gstack.Stack, r BufferRange) error {
+	if err := g.SetOption(tcpip.SendBufferSizeOption(r)); err != nil {
 		return asError("set UDP write buffer", err)
 	}
-	receive := tcpip.ReceiveBufferSizeOption{Min: minBuffer,
-		Default: o.ReadBuffer, Max: o.MaxBuffer}
-	return asError("set UDP read buffer", g.SetOption(receive))
+	return asError("set UDP read buffer", g.SetOption(tcpip.ReceiveBufferSizeOption(r)))
 }
 
 // netstackRandom has netstack draw from a source of ours. It implements math/rand.Source.

@@ -95,7 +95,7 @@ func TestOpenFails(t *testing.T) {
 		!strings.Contains(err.Error(), "subnet itself") {
 		t.Errorf("bad address: %v", err)
 	}
-	none := stack.Config{NIC: dv.Config{Device: "no_such_device"}}
+	none := stack.Config{NIC: dv.NIC{Device: "no_such_device"}}
 	if _, err := stack.Open(context.Background(), none); err == nil {
 		t.Error("no device: no error")
 	}
@@ -105,7 +105,7 @@ func TestOpenFails(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	slow := onCard(n, 1, "192.0.2.1/24")
-	slow.DuplicateDetection = time.Hour
+	slow.Addressing.DuplicateDetection = time.Hour
 	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	errs := background(func() error { _, err := stack.Open(ctx, slow); return err })
@@ -116,7 +116,7 @@ func TestOpenFails(t *testing.T) {
 
 // TestDeviceFails: every pending call returns the reason.
 func TestDeviceFails(t *testing.T) {
-	j := join(t, cable{queues: 1, change: func(c *stack.Config) { c.MaxOutage = -1 }})
+	j := join(t, cable{queues: 1, change: func(c *stack.Config) { c.Uplink.MaxOutage = -1 }})
 	server, client, nic := j.server, j.client, j.nic
 	s, _ := pair(t, server, client)
 	l, err := server.Listen("tcp", ":0")
@@ -151,7 +151,7 @@ func TestOpenTooLate(t *testing.T) {
 		t.Errorf("%v, want what Open was about to do", err)
 	}
 	mac := onCard(n, 1, "192.0.2.1/24")
-	mac.NIC.MAC, mac.NIC.Facts.Netdev = n.MAC(), ""
+	mac.NIC.MAC, mac.NIC.Model.Facts.Netdev = n.MAC(), ""
 	if _, err := stack.Open(context.Background(), mac); err == nil ||
 		!strings.Contains(err.Error(), "the address of the Linux interface of sim_a itself") {
 		t.Errorf("%v, want the name of the interface", err)

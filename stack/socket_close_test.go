@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
@@ -256,7 +258,12 @@ func TestShutdownDelivers(t *testing.T) {
 }
 
 // quick makes lost segments cheap.
-func quick(c *stack.Config) { c.TCP.MinRTO = 10 * time.Millisecond }
+func quick(c *stack.Config) { netstackTCP(c, new(tcpip.TCPMinRTOOption(10*time.Millisecond))) }
+
+// netstackTCP sets options of netstack's TCP.
+func netstackTCP(c *stack.Config, options ...tcpip.SettableTransportProtocolOption) {
+	c.TCP.Netstack = append(c.TCP.Netstack, options...)
+}
 
 // TestShutdownGivesUp: a peer that does not read cannot delay a shutdown forever.
 func TestShutdownGivesUp(t *testing.T) {

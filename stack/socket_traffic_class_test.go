@@ -71,16 +71,19 @@ func classRig(t *testing.T) (from, to *Stack, w *classTap) {
 		t.Cleanup(func() { nic.Close() })
 		must(t, nic.ConnectWire(wire))
 		stacks[i], err = Open(context.Background(), Config{
-			NIC: dv.Config{
-				Kernel: kernel.Opener(nic), VLAN: 7,
-				Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(), MTU: nic.MTU()},
+			NIC: dv.NIC{
+				Model: dv.Model{
+					Kernel: kernel.Opener(nic),
+					Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(),
+						MTU: nic.MTU()},
+				}, VLAN: 7,
 			},
 			Addresses: []netip.Prefix{
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
 				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i + 1)}),
 					64),
 			},
-			DuplicateDetection: -1, DSCP: []uint8{46, 0}[i],
+			Addressing: AddressOptions{DuplicateDetection: -1}, DSCP: []uint8{46, 0}[i],
 		})
 		must(t, err)
 		t.Cleanup(func() { stacks[i].Close() })

@@ -21,7 +21,6 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
@@ -84,9 +83,10 @@ type Stack struct {
 // New makes a stack on link, takes the addresses of cfg into use and tells the neighbours.
 // The stack owns link from here on: Close closes it, and so does New when it fails.
 //
-// New returns once every address has passed duplicate detection, see [Config.DuplicateDetection],
-// and after Config.AddressTimeout at the latest if it asks the network for addresses. On a link
-// whose neighbours need no resolution (no ARP, such as a TUN) nothing is detected or announced.
+// New returns once every address has passed duplicate detection, see
+// [Config.Addressing.DuplicateDetection], and after Config.Addressing.Timeout at the latest if it
+// asks the network for addresses. On a link whose neighbours need no resolution (no ARP, such as a
+// TUN) nothing is detected or announced.
 //
 // Where netstack's TCP goes wrong on a network that loses frames, the link of [Open] puts it right
 // (docs/netstack-workarounds.md); others do not: on them a connection can stand still for good
@@ -155,7 +155,7 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	s.addrs = addressManager{stack: s, env: &s.env, cfg: &s.cfg, raEvents: events, claims: claims,
 		memberships: groups, netdev: linux}
 	s.addrs.dhcp = dhcp.New(&s.env, &s.addrs, dhcp.Config{Renewal: cfg.renewal,
-		Decline: cfg.declineWait, Detection: cfg.DuplicateDetection})
+		Decline: cfg.declineWait, Detection: cfg.Addressing.DuplicateDetection})
 	mtu.stack = s
 	index := 0
 	if ifi, err := net.InterfaceByName(cfg.netdevName); err == nil {
@@ -269,7 +269,7 @@ func (s *Stack) Close() error {
 func (s *Stack) Done() <-chan struct{} { return s.life.ended }
 
 // Err returns nil while the stack works or after Close, and else says why it ended by itself: its
-// device has failed for good, see [Config.MaxOutage]. Every operation then fails with an error
+// device has failed for good, see [UplinkOptions]. Every operation then fails with an error
 // that is both net.ErrClosed and this one.
 func (s *Stack) Err() error {
 	if !s.life.closed.Load() {
@@ -350,7 +350,7 @@ func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 		return err
 	}
 	s.addrs.addressesChanged()
-	if !s.cfg.NoAnnounce {
+	if !s.cfg.Addressing.NoAnnounce {
 		s.addrs.announceTwice()
 	}
 	return s.addrs.configure(ctx)
@@ -436,25 +436,13 @@ func protocolAddress(p netip.Prefix) tcpip.ProtocolAddress {
 
 // Open opens the RDMA device cfg.NIC and makes a stack on its queues. Where that names a netdev
 // without an mlx5 device, packet sockets take their place, with a line in the log: see
-// [Config.Backend]. ctx bounds opening only; the error then says what it was waiting for.
+// [UplinkOptions]. ctx bounds opening only; the error then says what it was waiting for.
 //
 // If the device fails or is removed later, the stack goes on, on packet sockets or on nothing until
-// a device is there again: see [Config.MaxOutage].
+// a device is there again: see [UplinkOptions].
 func Open(ctx context.Context, cfg Config) (*Stack, error) {
-	if cfg.NIC.Logger == nil {
-		cfg.NIC.Logger = cfg.Logger
-	}
-	if !cfg.NIC.Clock.Virtual() {
-		cfg.NIC.Clock = cfg.Clock
-	}
-	if cfg.NIC.Random == nil {
-		cfg.NIC.Random = cfg.Random
-	}
 	if cfg.NIC.TxQueues == 0 {
 		cfg.NIC.TxQueues = sendQueues(cfg.NIC.RxQueues, runtime.GOMAXPROCS(0))
-	}
-	if cfg.NIC.ActiveRxQueues == 0 {
-		cfg.NIC.ActiveRxQueues = cfg.linkOptions().ActiveRxQueues(cfg.NIC.RxQueues)
 	}
 	if cfg.Host {
 		return openHost(ctx, cfg)
@@ -468,7 +456,7 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.open(ctx, cfg.NIC); err != nil {
+	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -488,9 +476,9 @@ func sendQueues(receive, processors int) int {
 }
 
 // open gives s a device and its link. What it has opened is closed by Close, if not by itself.
-func (s *Stack) open(ctx context.Context, cfg dv.Config) error {
+func (s *Stack) open(ctx context.Context) error {
 	var err error
-	if s.uplink, err = uplink.Open(ctx, s.uplinkConfig(cfg)); err != nil {
+	if s.uplink, err = uplink.Open(ctx, s.uplinkConfig()); err != nil {
 		return err
 	}
 	link := s.uplink.Endpoint()

@@ -23,8 +23,9 @@ func TestPatience(t *testing.T) {
 // TestStackIsPatient: the stack's timers run for that long.
 func TestStackIsPatient(t *testing.T) {
 	virtual := clocktest.New()
-	s, err := New(new(sink), Config{Clock: virtual.Clock(), DuplicateDetection: -1,
-		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, NoAnnounce: true})
+	s, err := New(new(sink), Config{Clock: virtual.Clock(),
+		Addressing: AddressOptions{DuplicateDetection: -1, NoAnnounce: true},
+		Addresses:  []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 	must(t, err)
 	defer s.Close()
 	for _, c := range []struct{ d, want time.Duration }{

@@ -32,7 +32,7 @@ type Stats struct {
 	// Link: packets and bytes that netstack exchanged with the link, and frames of a type it does
 	// not speak. ACKs that were held and not sent are not among them.
 	RxPackets, RxBytes, TxPackets, TxBytes, RxUnknown uint64
-	// packets dropped as too many waited, see Config.RxLimit
+	// packets dropped as too many waited, see Config.Uplink.RxLimit
 	RxShed uint64
 
 	// IP: packets delivered and sent, packets with a bad header, packets for others.
@@ -159,8 +159,8 @@ type FailoverStats struct {
 	// Returned says how often a device was there again and taken into use, Refused how often one
 	// could not be, Recovers how often [Stack.Recover] was called.
 	Returned, Refused, Recovers uint64
-	// Outages says how often Config.MaxOutage was reached, Held how often a device failed within
-	// Config.GracePeriod and was left alone.
+	// Outages says how often Config.Uplink.MaxOutage was reached, Held how often a device failed
+	// within Config.Uplink.GracePeriod and was left alone.
 	Outages, Held uint64
 	// Moved says how often the netdev of the device left for another network namespace.
 	Moved uint64

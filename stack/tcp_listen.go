@@ -409,7 +409,7 @@ func (c *ListenConfig) listenTCP(network string, laddr *net.TCPAddr) (*TCPListen
 	l := &TCPListener{network: network,
 		family: listenFamily(network, laddr.IP), shared: c.ReusePort}
 	l.stack, l.keepAlive = c.stack, keepAlive(c.KeepAlive, c.KeepAliveConfig,
-		c.stack.cfg.TCP.KeepAlive)
+		*c.stack.cfg.TCP.KeepAlive)
 	if err := l.open(laddr, cmp.Or(c.Backlog, c.stack.cfg.TCP.Backlog)); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
 	}

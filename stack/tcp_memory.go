@@ -121,7 +121,7 @@ type tcpMemory struct {
 type timeWaits struct {
 	net  *gstack.Stack
 	max  int64
-	stay time.Duration // TCPOptions.TimeWait
+	stay time.Duration // netstack's time in TIME-WAIT
 	tell clock.Timer   // runs tcpMemory.tellTimeWait; nil in a test
 
 	ended atomic.Uint64
@@ -139,8 +139,10 @@ func (m *tcpMemory) init(s *Stack) {
 	m.fields, m.options, m.limit = &s.fields, o, o.MaxMemory
 	m.limited = rateLimit{burst: 6, period: time.Minute}
 	m.timer = s.clock.NewStopped(m.look)
-	m.timeWait = timeWaits{net: s.net, max: int64(max(o.MaxTimeWait, 0)), stay: o.TimeWait,
-		tell: s.clock.NewStopped(m.tellTimeWait)}
+	stay := tcpip.TCPTimeWaitTimeoutOption(time.Minute)
+	s.net.TransportProtocolOption(header.TCPProtocolNumber, &stay)
+	m.timeWait = timeWaits{net: s.net, max: int64(max(o.MaxTimeWait, 0)),
+		stay: time.Duration(stay), tell: s.clock.NewStopped(m.tellTimeWait)}
 }
 
 // perConnection returns how many bytes a connection can hold at most, if no program fixes more.

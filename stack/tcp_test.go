@@ -48,7 +48,8 @@ func TestBadCable(t *testing.T) {
 		{"corruption", wire.FaultConfig{Corrupt: 0.05}, 0, nil},
 		{"everything", worst, 0, nil},
 		{"everything, reno without SACK and RACK", everything, 0, func(c *stack.Config) {
-			c.TCP.CongestionControl, c.TCP.DisableSACK, c.TCP.DisableRACK = "reno", true, true
+			c.TCP.CongestionControl = "reno"
+			netstackTCP(c, new(tcpip.TCPSACKEnabled(false)), new(tcpip.TCPRecovery(0)))
 		}},
 		{"everything, no ACK delay, small buffers", everything, 1280, func(c *stack.Config) {
 			c.TCP.ACKDelay = -1
@@ -147,9 +148,9 @@ func TestKeepAliveDefaults(t *testing.T) {
 		probe bool
 	}{
 		{"default", stack.TCPOptions{}, true},
-		{"off", stack.TCPOptions{DisableKeepAlive: true}, false},
-		{"short", stack.TCPOptions{KeepAlive: net.KeepAliveConfig{Idle: 10 * time.Millisecond}},
-			true},
+		{"off", stack.TCPOptions{KeepAlive: &net.KeepAliveConfig{}}, false},
+		{"short", stack.TCPOptions{KeepAlive: &net.KeepAliveConfig{Enable: true,
+			Idle: 10 * time.Millisecond}}, true},
 	} {
 		var probes atomic.Int64
 		server, client := netpair.New(t, netpair.Faults{Tap: func(_ int, f []byte) bool {
@@ -189,7 +190,7 @@ func TestRetransmissionTimeout(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{Tap: cable.tap},
 		netpair.Both(func(c *stack.Config) {
 			quick(c)
-			c.TCP.MaxRetries = 3
+			netstackTCP(c, new(tcpip.TCPMaxRetriesOption(3)))
 		}))
 	s, _ := pair(t, server, client)
 	cable.off.Store(true)
@@ -359,14 +360,16 @@ func hasState(st *stack.Stack, state string) bool {
 func TestOptions(t *testing.T) {
 	server, _ := netpair.New(t, netpair.Faults{}, netpair.Server(func(c *stack.Config) {
 		c.TCP = stack.TCPOptions{
-			CongestionControl: "reno", DisableSACK: true, DisableRACK: true,
-			AlwaysSYNCookies: true,
-			SendBuffer:       stack.BufferRange{Min: 1, Default: 2, Max: 3},
-			ReceiveBuffer:    stack.BufferRange{Min: 4, Default: 5, Max: 6},
-			MinRTO:           7 * time.Millisecond, MaxRetries: 8, TimeWait: 10 * time.Second,
-			FinTimeout: 11 * time.Second, ReuseTimeWait: true,
+			CongestionControl: "reno",
+			SendBuffer:        stack.BufferRange{Min: 1, Default: 2, Max: 3},
+			ReceiveBuffer:     stack.BufferRange{Min: 4, Default: 5, Max: 6},
+			ReuseTimeWait:     true,
 		}
-		c.UDP = stack.UDPOptions{ReadBuffer: 5000, WriteBuffer: 6000, MaxBuffer: 7000}
+		netstackTCP(c, new(tcpip.TCPSACKEnabled(false)), new(tcpip.TCPRecovery(0)),
+			new(tcpip.TCPAlwaysUseSynCookies(true)), new(tcpip.TCPMinRTOOption(7*time.Millisecond)),
+			new(tcpip.TCPMaxRetriesOption(8)), new(tcpip.TCPTimeWaitTimeoutOption(10*time.Second)),
+			new(tcpip.TCPLingerTimeoutOption(11*time.Second)))
+		c.UDPBuffer = stack.BufferRange{Default: 5000, Max: 7000}
 	}))
 	defaults, _ := netpair.New(t, netpair.Faults{})
 	for _, c := range []struct {

@@ -318,7 +318,7 @@ func (c *UDPConn) setDeadline(t time.Time, sides ...*ioSide) error {
 }
 
 // SetReadBuffer sets how many bytes may wait to be read before datagrams are dropped; see
-// [UDPOptions] for default and limit.
+// [Config.UDPBuffer] for default and limit.
 func (c *UDPConn) SetReadBuffer(bytes int) error {
 	return c.set(func() { setReadBuffer(c.ep.SocketOptions(), bytes) })
 }

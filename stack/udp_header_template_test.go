@@ -97,16 +97,20 @@ func newDirectRigOn(t *testing.T, closed bool, on func(wire.Wire) wire.Wire) *di
 		t.Cleanup(func() { nic.Close() })
 		must(t, nic.ConnectWire(wire))
 		s, err := Open(context.Background(), Config{
-			NIC: dv.Config{
-				Kernel: kernel.Opener(nic), MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)},
-				Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(), MTU: nic.MTU()},
+			NIC: dv.NIC{
+				Model: dv.Model{
+					Kernel: kernel.Opener(nic),
+					Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(),
+						MTU: nic.MTU()},
+				}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)},
 			},
 			Addresses: []netip.Prefix{
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
 				netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(i + 1)}),
 					64),
 			},
-			DuplicateDetection: -1, NoAnnounce: true, NoFastPath: closed,
+			Addressing: AddressOptions{DuplicateDetection: -1, NoAnnounce: true},
+			NoFastPath: closed,
 		})
 		must(t, err)
 		t.Cleanup(func() { s.Close() })

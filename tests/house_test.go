@@ -16,7 +16,7 @@ var most = struct {
 	stackFields:  30,
 	stackFiles:   16,
 	packageFiles: 40,
-	knobs:        87,
+	knobs:        55,
 	causativeHas: 0,
 	productLines: 92_019,
 	oneWord:      26.7,

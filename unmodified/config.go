@@ -89,10 +89,10 @@ func settings() []setting {
 			return err
 		}},
 		{"BACKEND", "auto, rings or packet", func(c *Config, v string) error {
-			return c.Stack.Backend.UnmarshalText([]byte(v))
+			return c.Stack.Uplink.Backend.UnmarshalText([]byte(v))
 		}},
 		{"MAC", "a MAC address, or netdev", func(c *Config, v string) (err error) {
-			if c.Stack.NIC.AllowNetdevMAC = v == "netdev"; v != "netdev" {
+			if c.Stack.NIC.Steering.AllowNetdevMAC = v == "netdev"; v != "netdev" {
 				c.Stack.NIC.MAC, err = net.ParseMAC(v)
 			}
 			return err
@@ -234,7 +234,7 @@ func (c *Config) check() error {
 	case s.NIC.Device == "":
 		return fmt.Errorf("%s%s is missing: name an RDMA device or a network interface "+
 			"(\"rdma-netstack devices\" lists them)", Prefix, deviceKey)
-	case !s.Host && !s.Auto && len(s.Addresses) == 0:
+	case !s.Host && s.Dynamic&stack.Auto == 0 && len(s.Addresses) == 0:
 		return fmt.Errorf("%sADDRESS is missing: host for the addresses of %s itself, auto, or an "+
 			"address of its own such as 192.0.2.10/24", Prefix, s.NIC.Device)
 	case s.Host && len(s.Addresses) > 0:
@@ -244,7 +244,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("%sON_ERROR=kernel is for %sADDRESS=host: elsewhere the kernel would "+
 			"serve on addresses that nobody asked for", Prefix, Prefix)
 	case s.Host && (len(s.Gateways) > 0 || s.NIC.VLAN != 0 || s.NIC.MAC != nil ||
-		s.NIC.AllowNetdevMAC):
+		s.NIC.Steering.AllowNetdevMAC):
 		return fmt.Errorf("%sADDRESS=host has the interface's router, VLAN and MAC: leave out "+
 			"GATEWAY, VLAN and MAC", Prefix)
 	case c.Sim != (SimConfig{}) && s.NIC.Device != SimDevice:
@@ -275,7 +275,7 @@ func setAddresses(c *Config, value string) error {
 		case "host":
 			c.Stack.Host = true
 		case "auto":
-			c.Stack.Auto = true
+			c.Stack.Dynamic |= stack.Auto
 		default:
 			p, err := stack.ParseAddress(one)
 			if err != nil {
@@ -345,4 +345,4 @@ func oneOf(s string, all ...string) error {
 
 // OpenSim connects the software ConnectX for cfg, and returns what closes it. It is nil in programs
 // that are built without it.
-type OpenSim func(sim SimConfig, mtu int, cfg *dv.Config, log *slog.Logger) (func() error, error)
+type OpenSim func(sim SimConfig, mtu int, cfg *dv.NIC, log *slog.Logger) (func() error, error)

@@ -301,7 +301,7 @@ func (p *Program) openOnce() (*stack.Stack, error) {
 func (p *Program) openStack() (*stack.Stack, error) {
 	ctx := context.WithValue(context.Background(), kernelContext{}, true)
 	cfg := p.cfg.Stack
-	cfg.Logger, cfg.NIC.Logger = p.log, p.log
+	cfg.Logger = p.log
 	var undo []func() error
 	fail := func(err error) (*stack.Stack, error) {
 		for _, f := range undo {

@@ -86,7 +86,7 @@ func compareServers(ctx context.Context, f compareFlags, out streams) (err error
 // hostAddress returns the host's own address on the netdev of a device, of the same family as
 // slice.
 func hostAddress(device string, slice netip.Addr) (netip.Addr, error) {
-	n, err := dv.NetworkOf(dv.Config{Device: device})
+	n, err := dv.NetworkOf(dv.NIC{Device: device})
 	if err != nil {
 		return netip.Addr{}, err
 	}

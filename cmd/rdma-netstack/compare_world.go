@@ -125,9 +125,9 @@ func newSliceSide(ctx context.Context, queues int, undo *cleanup) (*contender, e
 		return nil, err
 	}
 	cfg := stack.Config{
-		NIC:                dv.Config{RxQueues: queues},
-		Addresses:          []netip.Prefix{netip.MustParsePrefix(compareServer)},
-		DuplicateDetection: -1, // no other host is on this link
+		NIC:        dv.NIC{RxQueues: queues},
+		Addresses:  []netip.Prefix{netip.MustParsePrefix(compareServer)},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1}, // no other host is on this link
 	}
 	serveSim(&cfg.NIC, nic)
 	st, err := stack.Open(ctx, cfg)

@@ -18,13 +18,13 @@ func TestDemoFindsFaults(t *testing.T) {
 		tamper func(*stack.Config)
 		check  string
 	}{
-		{"the slice takes everything", func(c *stack.Config) { c.NIC.Promiscuous = true },
+		{"the slice takes everything", func(c *stack.Config) { c.NIC.Steering.Promiscuous = true },
 			"isolation"},
 		{"the slice has the netdev's MAC", func(c *stack.Config) {
-			c.NIC.MAC, c.NIC.AllowNetdevMAC = newStation("netdev", 20).mac, true
+			c.NIC.MAC, c.NIC.Steering.AllowNetdevMAC = newStation("netdev", 20).mac, true
 		}, "netdev_mac"},
 		{"the slice has the netdev's MAC", func(c *stack.Config) {
-			c.NIC.MAC, c.NIC.AllowNetdevMAC = newStation("netdev", 20).mac, true
+			c.NIC.MAC, c.NIC.Steering.AllowNetdevMAC = newStation("netdev", 20).mac, true
 		}, "netdev_http"},
 		{"the slice has another address", func(c *stack.Config) {
 			c.Addresses = []netip.Prefix{netip.MustParsePrefix("192.0.2.11/24")}

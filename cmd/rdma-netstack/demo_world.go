@@ -194,13 +194,13 @@ func (w *world) near(f func() error) error {
 
 func (w *world) openStack(ctx context.Context) error {
 	log := warningLog(os.Stderr)
-	cfg := stack.Config{Logger: log, NIC: dv.Config{RxQueues: w.flags.queues.number(), Logger: log}}
+	cfg := stack.Config{Logger: log, NIC: dv.NIC{RxQueues: w.flags.queues.number()}}
 	serveSim(&cfg.NIC, w.nic)
 	if w.flags.host {
-		cfg.Host, cfg.NIC.Facts.Netdev = true, demoPort
+		cfg.Host, cfg.NIC.Model.Facts.Netdev = true, demoPort
 	} else {
 		cfg.NIC.MAC, cfg.Addresses = w.slice.mac, w.slice.addresses()
-		cfg.DuplicateDetection = -1 // no other host is on this link
+		cfg.Addressing.DuplicateDetection = -1 // no other host is on this link
 	}
 	if w.flags.tamper != nil {
 		w.flags.tamper(&cfg)

@@ -138,7 +138,7 @@ func printFeatures(w io.Writer, d device) {
 	if !d.Usable {
 		return
 	}
-	features, err := dv.Probe(dv.Config{Device: d.Device})
+	features, err := dv.Probe(dv.Config{NIC: dv.NIC{Device: d.Device}})
 	if err != nil {
 		fmt.Fprintf(w, "\tfeatures\tnot known: %v\n", err)
 	}

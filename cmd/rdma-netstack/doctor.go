@@ -123,8 +123,11 @@ func (f *doctorFlags) print(r *doctor.Report, out streams, text func(io.Writer) 
 // firstContact runs the checks on the device.
 func (f *doctorFlags) firstContact(ctx context.Context, out streams) (r *doctor.Report, err error) {
 	log := slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	cfg := card.Config{NIC: dv.Config{Device: f.device, MAC: f.mac,
-		AllowNetdevMAC: f.netdevMAC, Logger: log}}
+	cfg := card.Config{NIC: dv.Config{NIC: dv.NIC{
+		Device:   f.device,
+		MAC:      f.mac,
+		Steering: dv.Steering{AllowNetdevMAC: f.netdevMAC},
+	}, Logger: log}}
 	limit := contactTime
 	if f.pull {
 		limit += contactTime * 2

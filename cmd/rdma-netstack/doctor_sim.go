@@ -29,8 +29,8 @@ func simContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 	if err := nic.ConnectNetdev(nearNetdev); err != nil {
 		return cfg, err
 	}
-	useSim(&cfg.NIC, nic)
-	cfg.OpenNode = cfg.NIC.Kernel
+	useSim(&cfg.NIC.NIC, nic)
+	cfg.OpenNode = cfg.NIC.Model.Kernel
 	list := &listedAddresses{}
 	cfg.NIC.Addresses = func() (dv.AddressList, error) { return list, nil }
 	cfg.UnicastList = func() ([]net.HardwareAddr, error) { return list.macs, nil }

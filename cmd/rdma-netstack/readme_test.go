@@ -45,7 +45,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
-func card() dv.Config {
+func card() dv.NIC {
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {
 		log.Fatal(err)
@@ -57,8 +57,8 @@ func card() dv.Config {
 	if err := nic.ConnectWire(tap); err != nil {
 		log.Fatal(err)
 	}
-	return dv.Config{Kernel: kernel.Opener(nic),
-		Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}
+	return dv.NIC{Model: dv.Model{Kernel: kernel.Opener(nic),
+		Facts: dv.PortFacts{Name: "mlx5_0", MAC: nic.MAC(), MTU: nic.MTU()}}}
 }
 `
 
@@ -124,7 +124,7 @@ func TestReadmeServer(t *testing.T) {
 func TestReadmeServerServes(t *testing.T) {
 	need.Long(t, "builds a program, 3 s")
 	need.TUN(t)
-	const device = `dv.Config{Device: "mlx5_0"}`
+	const device = `dv.NIC{Device: "mlx5_0"}`
 	code := readmeCode(t)
 	if !strings.Contains(code, device) {
 		t.Fatalf("the server of README does not open %s", device)

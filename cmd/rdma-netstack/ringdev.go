@@ -108,18 +108,32 @@ func (f *ringFlags) check(given func(flag string) bool) error {
 // open opens the device. undo closes what it opened, also when open fails.
 func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *cleanup) (*dv.Device, error) {
 	cfg := dv.Config{
-		Device: f.device, MAC: f.mac, Promiscuous: f.promiscuous,
-		RxQueues: f.queues, TxQueues: f.queues,
-		RxQueueSize: f.rxSize, TxQueueSize: f.txSize, MTU: f.mtu, Logger: log,
-		NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg,
-		Striding: f.striding, BlueFlame: f.blueFlame, NoCompression: f.noCompress,
+		NIC: dv.NIC{
+			Device:   f.device,
+			MAC:      f.mac,
+			RxQueues: f.queues,
+			TxQueues: f.queues,
+			MTU:      f.mtu,
+			Steering: dv.Steering{Promiscuous: f.promiscuous},
+			Rings: dv.Rings{
+				RxQueueSize: f.rxSize,
+				TxQueueSize: f.txSize,
+				Striding:    f.striding,
+			},
+		}, Logger: log,
+		Tuning: dv.Tuning{
+			NoMultiPacketSend: f.noEMPW,
+			NoMultiSegment:    f.noMultiSeg,
+			BlueFlame:         f.blueFlame,
+			NoCompression:     f.noCompress,
+		},
 	}
 	if f.device == simDevice {
 		nic, err := openSim(f.sim, f.mtu, nil, log, undo)
 		if err != nil {
 			return nil, err
 		}
-		useSim(&cfg, nic)
+		useSim(&cfg.NIC, nic)
 	}
 	dev, err := dv.Open(ctx, cfg)
 	if err != nil {

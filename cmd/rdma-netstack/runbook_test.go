@@ -41,7 +41,7 @@ type sickWorld struct {
 
 // plan is how a world is made.
 type plan struct {
-	nic       dv.Config // of the server
+	nic       dv.NIC // of the server
 	faults    wire.FaultConfig
 	clientMTU int // of a client; 0: there is none
 	portMTU   int // of the server's port; 0: 1500
@@ -77,7 +77,7 @@ func newSickWorld(t *testing.T, p plan) *sickWorld {
 		}
 		return w
 	}
-	w.client = w.open(2, far, p.clientMTU, stack.Config{NIC: dv.Config{MTU: p.clientMTU},
+	w.client = w.open(2, far, p.clientMTU, stack.Config{NIC: dv.NIC{MTU: p.clientMTU},
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
 	return w
 }
@@ -163,7 +163,7 @@ type sickness struct {
 
 func sicknesses() []sickness {
 	return []sickness{
-		{"full ring", plan{nic: dv.Config{RxQueueSize: 64}}, fullRing,
+		{"full ring", plan{nic: dv.NIC{Rings: dv.Rings{RxQueueSize: 64}}}, fullRing,
 			[]pageCommand{{"status errors", `^COUNT|link_rx_out_of_buffer|rx0_stalls`}},
 			[]string{`link_rx_out_of_buffer +frames that the NIC dropped`, `rx0_stalls`}},
 		{"lossy wire", plan{faults: wire.FaultConfig{Drop: 0.03, Seed: 1}, clientMTU: 1500},
@@ -171,7 +171,7 @@ func sicknesses() []sickness {
 				{"ss -tin", ""}, {"status netstat", `^Tcp:|segments`}},
 			[]string{`tcp_retransmits +segments sent again`, `retrans:0/[1-9]`,
 				`[1-9]\d* segments retransmitted`}},
-		{"wrong MTU", plan{nic: dv.Config{MTU: 1500}, portMTU: 9000, clientMTU: 9000}, wrongMTU,
+		{"wrong MTU", plan{nic: dv.NIC{MTU: 1500}, portMTU: 9000, clientMTU: 9000}, wrongMTU,
 			[]pageCommand{{"status errors", `^COUNT|rx0_drops_too_long`},
 				{"status stats", `rx0_drops_too_long`}},
 			[]string{`rx0_drops_too_long +received frames longer than a buffer`}},

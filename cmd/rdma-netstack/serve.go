@@ -147,19 +147,22 @@ var (
 )
 
 // addressSources holds the sources of addresses.
-type addressSources struct{ dhcp4, dhcp6, slaac, auto, host bool }
+type addressSources struct {
+	dynamic stack.Dynamic
+	host    bool
+}
 
 // address parses one --address.
 func (f *serveFlags) address(s string) error {
 	switch s {
 	case "dhcp":
-		f.sources.dhcp4 = true
+		f.sources.dynamic |= stack.DHCPv4
 	case "dhcp6":
-		f.sources.dhcp6 = true
+		f.sources.dynamic |= stack.DHCPv6
 	case "slaac":
-		f.sources.slaac = true
+		f.sources.dynamic |= stack.SLAAC
 	case "auto":
-		f.sources.auto = true
+		f.sources.dynamic |= stack.Auto
 	case "host":
 		f.sources.host = true
 	default:

@@ -41,7 +41,7 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 		}
 	}
 	cfg := f.stackConfig(log)
-	cfg.NIC = f.nicConfig(log)
+	cfg.NIC = f.nicConfig()
 	if s.sim != nil {
 		serveSim(&cfg.NIC, s.sim)
 	}
@@ -97,9 +97,9 @@ func shutdownStack(st *stack.Stack) error {
 }
 
 // useSim makes the software NIC the device to open.
-func useSim(cfg *dv.Config, nic *simnic.NIC) {
-	cfg.Kernel = kernel.Opener(nic)
-	cfg.Facts = dv.PortFacts{
+func useSim(cfg *dv.NIC, nic *simnic.NIC) {
+	cfg.Model.Kernel = kernel.Opener(nic)
+	cfg.Model.Facts = dv.PortFacts{
 		Name:   nic.Config().Name,
 		Netdev: nic.Config().Netdev,
 		MAC:    nic.MAC(),
@@ -109,33 +109,24 @@ func useSim(cfg *dv.Config, nic *simnic.NIC) {
 
 // serveSim is useSim for a stack: frames wait for buffers. A kernel behind a TAP sends 64 KiB at
 // once, 46 frames, many times in a row, and would have to retransmit what a full ring drops.
-func serveSim(cfg *dv.Config, nic *simnic.NIC) {
+func serveSim(cfg *dv.NIC, nic *simnic.NIC) {
 	useSim(cfg, nic)
-	cfg.DelayDrop = true
+	cfg.Rings.DelayDrop = true
 }
 
-func (f *serveFlags) nicConfig(log *slog.Logger) dv.Config {
-	return dv.Config{
-		Device:         f.device,
-		MAC:            f.mac,
-		AllowNetdevMAC: f.netdevMAC,
-		RxQueues:       f.queues.number(),
-		MTU:            f.mtu,
-		VLAN:           uint16(f.vlan),
-		Striding:       f.striding,
-		Logger:         log,
-	}
+func (f *serveFlags) nicConfig() dv.NIC {
+	return dv.NIC{Device: f.device, MAC: f.mac, RxQueues: f.queues.number(), MTU: f.mtu,
+		VLAN: uint16(f.vlan), Steering: dv.Steering{AllowNetdevMAC: f.netdevMAC},
+		Rings: dv.Rings{Striding: f.striding}}
 }
 
 // stackConfig returns the stack's configuration from the flags.
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
-		Addresses: f.addresses, Gateways: f.gateways, RxMode: f.rxMode, Spread: f.spread,
-		Backend:  f.backend,
-		Fallback: f.fallback, MaxOutage: f.maxOutage,
-		DSCP: uint8(f.dscp), Logger: log,
-		DHCPv4: f.sources.dhcp4, DHCPv6: f.sources.dhcp6,
-		SLAAC: f.sources.slaac, Auto: f.sources.auto, Host: f.sources.host,
+		Addresses: f.addresses, Gateways: f.gateways, Dynamic: f.sources.dynamic,
+		Host: f.sources.host, DSCP: uint8(f.dscp), Logger: log,
+		Uplink: stack.UplinkOptions{Backend: f.backend, Fallback: f.fallback,
+			MaxOutage: f.maxOutage, RxMode: f.rxMode, Spread: f.spread},
 	}
 }
 

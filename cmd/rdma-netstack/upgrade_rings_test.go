@@ -51,9 +51,10 @@ func (r *ringServer) do(fn func() error) error {
 
 // config is a stack's.
 func (r *ringServer) config(p *stack.Predecessor, log *slog.Logger) stack.Config {
-	cfg := stack.Config{Predecessor: p, DuplicateDetection: -1, Logger: log, MaxOutage: -1}
+	cfg := stack.Config{Predecessor: p, Addressing: stack.AddressOptions{DuplicateDetection: -1},
+		Logger: log, Uplink: stack.UplinkOptions{MaxOutage: -1}}
 	if r.host != nil {
-		cfg.Host, cfg.NIC = true, r.host.config
+		cfg.Host, cfg.NIC = true, r.host.config.NIC
 		return cfg
 	}
 	cfg.Addresses = []netip.Prefix{netip.MustParsePrefix(r.address)}
@@ -145,7 +146,7 @@ func (r *ringServer) open(p *stack.Predecessor) *ringStack {
 	o := &ringStack{ended: make(chan struct{}), path: filepath.Join(r.t.TempDir(), "next")}
 	log := slog.New(slog.NewTextHandler(&o.log, nil))
 	cfg := r.config(p, log)
-	cfg.NIC.Kernel = noting(cfg.NIC.Kernel, &o.node)
+	cfg.NIC.Model.Kernel = noting(cfg.NIC.Model.Kernel, &o.node)
 	var st *stack.Stack
 	var app server
 	var serve []func() error

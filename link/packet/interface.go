@@ -3,8 +3,8 @@ package packet
 import "net"
 
 // Interface is an Ethernet interface, opened for the frames of one MAC address: a [Port], or what
-// carries frames in its place for a program that has its own (stack.Config.OpenInterface): a TAP
-// device, a switch in the process, a simulation. It is a pointer, or else a value that can be
+// carries frames in its place for a program that has its own (stack.Config.Uplink.OpenInterface): a
+// TAP device, a switch in the process, a simulation. It is a pointer, or else a value that can be
 // compared. Methods may be called from any goroutine.
 //
 // What is sent may be a TCP segment of up to 64 KiB, and lack its checksums: see [TxFrame].

@@ -69,7 +69,7 @@ func TestHandshakesInFlood(t *testing.T) {
 				need.Long(t, tc.long)
 			}
 			server, client := pair(t, setup{opts: Options{RxLimit: 8 << 20},
-				dv: dv.Config{DelayDrop: true}})
+				dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 			cookies := tcpip.TCPAlwaysUseSynCookies(tc.cookies)
 			server.stack.SetTransportProtocolOption(tcp.ProtocolNumber, &cookies)
 			server.listen(t, server.v4, 80)

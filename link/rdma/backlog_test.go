@@ -71,7 +71,8 @@ type sending struct {
 }
 
 func newSending(t testing.TB) *sending {
-	nics, devs := devices(t, setup{dv: dv.Config{TxQueueSize: 256, DelayDrop: true}})
+	nics, devs := devices(t, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 256,
+		DelayDrop: true}}}})
 	e, err := New(devs[0], Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,8 @@ func BenchmarkCapture(b *testing.B) {
 	for name, opts := range map[string]*capture.Options{"off": nil, "headers": {Snaplen: 128},
 		"whole": {}, "filter": {Filter: "udp port 53"}} {
 		b.Run(name, func(b *testing.B) {
-			server, client := pair(b, setup{dv: dv.Config{DelayDrop: true}})
+			server, client := pair(b,
+				setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 			if opts != nil {
 				tap, err := capture.New(*opts)
 				if err != nil {

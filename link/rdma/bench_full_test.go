@@ -17,7 +17,8 @@ import (
 func BenchmarkFullRing(b *testing.B) {
 	for _, delay := range []time.Duration{500 * time.Microsecond, 2 * time.Millisecond} {
 		b.Run(fmt.Sprint(delay), func(b *testing.B) {
-			server, client := pair(b, setup{dv: dv.Config{DelayDrop: true}})
+			server, client := pair(b,
+				setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 			client.nic.Inject(simnic.QueueFault{Kind: simnic.FaultLateCompletion, Delay: delay})
 			go swallow(server.listen(b, server.v4, 80))
 			const flows, size = 16, 64 << 10

@@ -24,7 +24,7 @@ type resendLane struct {
 // newResendLane makes the hosts. With off their link retransmits nothing.
 func newResendLane(b *testing.B, name string, loss float64, off bool) *resendLane {
 	l := &resendLane{name: name, done: make(chan int64, 1)}
-	l.server, l.client = pair(b, setup{dv: dv.Config{DelayDrop: true},
+	l.server, l.client = pair(b, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}},
 		faults: wire.FaultConfig{Drop: loss, Seed: 1}})
 	if off {
 		l.server.ep.flows.Close()

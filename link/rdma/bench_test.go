@@ -36,7 +36,7 @@ var benchSetups = []struct {
 func BenchmarkBulk(b *testing.B) {
 	for _, bc := range benchSetups {
 		b.Run(bc.name, func(b *testing.B) {
-			bc.dv = dv.Config{DelayDrop: true}
+			bc.dv = dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}
 			server, client := pair(b, bc.setup)
 			benchBulk(b, server, client)
 		})
@@ -72,7 +72,7 @@ func benchBulk(b *testing.B, server, client *host) {
 func BenchmarkRequest(b *testing.B) {
 	for _, bc := range benchSetups {
 		b.Run(bc.name, func(b *testing.B) {
-			bc.dv = dv.Config{DelayDrop: true}
+			bc.dv = dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}
 			server, client := pair(b, bc.setup)
 			go echo(server.listen(b, server.v4, 80))
 			b.SetParallelism(32)

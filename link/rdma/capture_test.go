@@ -59,11 +59,12 @@ func TestCapture(t *testing.T) {
 		setup setup
 	}{
 		{"rings", setup{}},
-		{"queues, striding", setup{dv: dv.Config{RxQueues: 2, TxQueues: 2, Striding: true}}},
-		{"VLAN", setup{dv: dv.Config{VLAN: 100}}},
+		{"queues, striding", setup{dv: dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2,
+			Rings: dv.Rings{Striding: true}}}}},
+		{"VLAN", setup{dv: dv.Config{NIC: dv.NIC{VLAN: 100}}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.setup.dv.DelayDrop = true
+			tc.setup.dv.Rings.DelayDrop = true
 			server, client := pair(t, tc.setup)
 			received := captured(t, server.ep, capture.Options{Direction: capture.In,
 				Filter: "tcp", Buffer: 64 << 20})
@@ -134,7 +135,7 @@ func transfer(t *testing.T, server, client *host, data []byte) {
 
 // TestCaptureNICTime: received frames have the NIC's time, as the host's clock would tell it.
 func TestCaptureNICTime(t *testing.T) {
-	server, client := pair(t, setup{dv: dv.Config{DelayDrop: true}})
+	server, client := pair(t, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 	began := time.Now()
 	host := capturedBlocks(t, server.ep, capture.Options{Direction: capture.In})
 	nic := capturedBlocks(t, server.ep, capture.Options{Direction: capture.In, NICTime: true})

@@ -44,7 +44,7 @@ func datagram(from, to *host, v6 bool, n int) []byte {
 
 // TestDatagram sends to another stack, which verifies every checksum.
 func TestDatagram(t *testing.T) {
-	a, b := pair(t, setup{dv: dv.Config{TxQueues: 2}})
+	a, b := pair(t, setup{dv: dv.Config{NIC: dv.NIC{TxQueues: 2}}})
 	for _, v6 := range []bool{false, true} {
 		at := b.v4
 		if v6 {
@@ -118,7 +118,7 @@ func TestDatagramNeedsChecksums(t *testing.T) {
 }
 
 func TestDatagramOnAFullRing(t *testing.T) {
-	a, b := pair(t, setup{dv: dv.Config{TxQueueSize: 256}})
+	a, b := pair(t, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 256}}}})
 	held := hold(a.nic)
 	headers, payload := datagram(a, b, false, 1000), make([]byte, 1000)
 	before := a.ep.Stats()
@@ -159,7 +159,7 @@ func TestDatagramDoesNotAllocate(t *testing.T) {
 
 // TestDatagrams sends a batch to several ports over two queues; each port's arrive in order.
 func TestDatagrams(t *testing.T) {
-	a, b := pair(t, setup{dv: dv.Config{TxQueues: 2}})
+	a, b := pair(t, setup{dv: dv.Config{NIC: dv.NIC{TxQueues: 2}}})
 	const ports, each = 16, 10
 	var ds []Datagram
 	for i := range ports * each {
@@ -199,7 +199,7 @@ func TestDatagrams(t *testing.T) {
 
 // TestDatagramsStop where the ring is full, or where a datagram is too long.
 func TestDatagramsStop(t *testing.T) {
-	a, b := pair(t, setup{dv: dv.Config{TxQueueSize: 256}})
+	a, b := pair(t, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 256}}}})
 	small, long := Datagram{datagram(a, b, false, 1000), make([]byte, 1000)},
 		Datagram{datagram(a, b, false, 1473), make([]byte, 1477)}
 	// a closed port would answer, after ARP

@@ -76,7 +76,7 @@ func arpFrame() []byte {
 }
 
 func TestAttachDetach(t *testing.T) {
-	_, devs := devices(t, setup{dv: dv.Config{RxQueues: 2, TxQueues: 2}})
+	_, devs := devices(t, setup{dv: dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}}})
 	e, err := New(devs[0], Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestCloseUnattached(t *testing.T) {
 // TestLifetimeConcurrently does everything at once, frames coming in, and expects no race, panic,
 // hang or worker left.
 func TestLifetimeConcurrently(t *testing.T) {
-	_, devs := devices(t, setup{dv: dv.Config{RxQueues: 2, TxQueues: 2}})
+	_, devs := devices(t, setup{dv: dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}}})
 	for range 20 {
 		e, err := New(devs[0], Options{})
 		if err != nil {

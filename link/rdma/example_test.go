@@ -48,13 +48,18 @@ func ExampleNew() {
 }
 
 // host is a gVisor stack on a software NIC at the end of a wire. On hardware,
-// dv.Config{Device: "mlx5_0"} is all that differs.
+// dv.Config{NIC: dv.NIC{Device: "mlx5_0"}} is all that differs.
 func host(w wire.Wire, address string) (s *gstack.Stack, done func()) {
 	nic, err := simnic.New(simnic.Config{})
 	check(err)
 	check(nic.ConnectWire(w))
 	dev, err := dv.Open(context.Background(), dv.Config{
-		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()},
+		NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: kernel.Opener(nic),
+				Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC()},
+			},
+		},
 	})
 	check(err)
 	link, err := rdma.New(dev, rdma.Options{})

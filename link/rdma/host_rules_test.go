@@ -21,8 +21,12 @@ var ruleAddr = netip.MustParseAddr("192.0.2.1")
 // openHostDevice opens another device of a NIC, in host mode.
 func openHostDevice(t *testing.T, nic *simnic.NIC) *dv.Device {
 	t.Helper()
-	dev, err := dv.Open(t.Context(), dv.Config{Kernel: kernel.Opener(nic), HostMode: true,
-		Facts: dv.PortFacts{Name: "sim", Netdev: "net", MAC: nic.MAC(), MTU: nic.MTU()}})
+	dev, err := dv.Open(t.Context(), dv.Config{NIC: dv.NIC{
+		Model: dv.Model{
+			Kernel: kernel.Opener(nic),
+			Facts:  dv.PortFacts{Name: "sim", Netdev: "net", MAC: nic.MAC(), MTU: nic.MTU()},
+		},
+	}, HostMode: true})
 	if err != nil {
 		t.Fatal(err)
 	}

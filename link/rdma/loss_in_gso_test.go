@@ -33,7 +33,7 @@ func TestLossInSuperSegment(t *testing.T) {
 						return seq == first.Load()+hole*mss && lost.Add(1) == 1
 					}
 					s := setup{lose: lose, opts: Options{NoSegmentation: noSegmentation},
-						dv: dv.Config{DelayDrop: true}}
+						dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}}
 					attempts(t, s, func(t *testing.T, a, b *host) string {
 						first.Store(0)
 						lost.Store(0)

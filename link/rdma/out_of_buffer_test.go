@@ -11,7 +11,7 @@ import (
 // counted, and the others are delivered: together as many as were sent.
 func TestOutOfBuffer(t *testing.T) {
 	const ring, sent = 64, 1000
-	_, devs := devices(t, setup{dv: dv.Config{RxQueueSize: ring}})
+	_, devs := devices(t, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{RxQueueSize: ring}}}})
 	ep, err := New(devs[0], Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -67,8 +67,8 @@ func openDevice(t testing.TB, n byte, s setup) (*simnic.NIC, *dv.Device) {
 		t.Fatal(err)
 	}
 	cfg := s.dv
-	cfg.Kernel = kernel.Opener(nic)
-	cfg.Facts = dv.PortFacts{Name: fmt.Sprint("sim", n), Netdev: fmt.Sprint("net", n),
+	cfg.Model.Kernel = kernel.Opener(nic)
+	cfg.Model.Facts = dv.PortFacts{Name: fmt.Sprint("sim", n), Netdev: fmt.Sprint("net", n),
 		MAC: nic.MAC(), MTU: nic.MTU()}
 	cfg.MAC = net.HardwareAddr{2, 0, 0, 0, 0, n}
 	dev, err := dv.Open(context.Background(), cfg)

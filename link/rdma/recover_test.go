@@ -119,7 +119,7 @@ func TestReceiveErrors(t *testing.T) {
 // TestSendErrorsOnEveryQueue: connections spread over four queues, all of which fail, continue or
 // can be reopened.
 func TestSendErrorsOnEveryQueue(t *testing.T) {
-	server, client := pair(t, setup{dv: dv.Config{RxQueues: 4, TxQueues: 4}})
+	server, client := pair(t, setup{dv: dv.Config{NIC: dv.NIC{RxQueues: 4, TxQueues: 4}}})
 	go echo(server.listen(t, server.v4, 80))
 	conns := make([]net.Conn, 24)
 	for i := range conns {

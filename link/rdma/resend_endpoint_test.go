@@ -73,7 +73,7 @@ func TestResendOnTheWire(t *testing.T) {
 		}
 		return true
 	}
-	a, b := pair(t, setup{lose: lose, dv: dv.Config{DelayDrop: true}})
+	a, b := pair(t, setup{lose: lose, dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 	resent := uint64(0)
 	for _, address := range []netip.Addr{a.v4, a.v6} {
 		ln := a.listen(t, address, 80)

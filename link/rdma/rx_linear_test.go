@@ -28,11 +28,11 @@ func TestJumbo(t *testing.T) {
 		{"several buffers, nothing merged", Options{NoMerge: true, NoSegmentation: true},
 			dv.Config{}, true},
 		{"several buffers, uncompressed", Options{},
-			dv.Config{NoCompression: true}, true},
-		{"one buffer", Options{}, dv.Config{NoMultiSegment: true}, false},
+			dv.Config{Tuning: dv.Tuning{NoCompression: true}}, true},
+		{"one buffer", Options{}, dv.Config{Tuning: dv.Tuning{NoMultiSegment: true}}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.dv.DelayDrop = true
+			tc.dv.Rings.DelayDrop = true
 			a, b := pair(t, setup{opts: tc.opts, dv: tc.dv, mtu: 9000})
 			for i, address := range []netip.Addr{a.v4, a.v6} {
 				go echo(a.listen(t, address, 80))
@@ -160,7 +160,8 @@ func firstDifference(a, b []byte) string {
 func TestLoweredMTU(t *testing.T) {
 	for _, opts := range []Options{{}, {NoMerge: true}} {
 		t.Run(fmt.Sprint("no merge ", opts.NoMerge), func(t *testing.T) {
-			a, b := pair(t, setup{opts: opts, dv: dv.Config{DelayDrop: true}, mtu: 9000})
+			a, b := pair(t, setup{opts: opts,
+				dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}, mtu: 9000})
 			for _, address := range []netip.Addr{a.v4, a.v6} {
 				lowerMTU(t, a, b, address)
 			}

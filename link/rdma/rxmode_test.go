@@ -146,7 +146,8 @@ func TestRxModeNames(t *testing.T) {
 func TestRxModesCarryData(t *testing.T) {
 	for _, mode := range []RxMode{RxPolling, RxInterrupt} {
 		t.Run(mode.String(), func(t *testing.T) {
-			a, b := pair(t, setup{opts: Options{RxMode: mode}, dv: dv.Config{DelayDrop: true}})
+			a, b := pair(t, setup{opts: Options{RxMode: mode},
+				dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 			go echo(a.listen(t, a.v4, 80))
 			if err := exchange(b.dial(t, a.v4, 80), data(1<<20, 1)); err != nil {
 				t.Error(err)

@@ -35,9 +35,14 @@ func TestSwitchUnderTraffic(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	dev, err := dv.Open(context.Background(), dv.Config{Kernel: kernel.Opener(nic),
-		MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, RxQueues: 4,
-		Facts: dv.PortFacts{Name: "sim1", MAC: nic.MAC(), MTU: nic.MTU()}})
+	dev, err := dv.Open(context.Background(), dv.Config{NIC: dv.NIC{
+		MAC:      net.HardwareAddr{2, 0, 0, 0, 0, 1},
+		RxQueues: 4,
+		Model: dv.Model{
+			Kernel: kernel.Opener(nic),
+			Facts:  dv.PortFacts{Name: "sim1", MAC: nic.MAC(), MTU: nic.MTU()},
+		},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,8 +28,13 @@ func another(t testing.TB, change func(*dv.Config)) (dev, peer *dv.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := dv.Config{Kernel: kernel.Opener(nic), MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
-		Facts: dv.PortFacts{Name: "sim7", Netdev: "net7", MAC: nic.MAC(), MTU: nic.MTU()}}
+	cfg := dv.Config{NIC: dv.NIC{
+		MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
+		Model: dv.Model{
+			Kernel: kernel.Opener(nic),
+			Facts:  dv.PortFacts{Name: "sim7", Netdev: "net7", MAC: nic.MAC(), MTU: nic.MTU()},
+		},
+	}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -58,7 +63,7 @@ func TestSwitchKeepsOrder(t *testing.T) {
 	const n = 1000
 	s := newSending(t)
 	s.alone()
-	dev, peer := another(t, func(c *dv.Config) { c.TxQueueSize = 2048 })
+	dev, peer := another(t, func(c *dv.Config) { c.Rings.TxQueueSize = 2048 })
 	end, err := New(peer, Options{NoMerge: true})
 	if err != nil {
 		t.Fatal(err)
@@ -346,7 +351,7 @@ func TestSwitchMTU(t *testing.T) {
 
 // TestSwitchConcurrently switches, attaches, sends and closes at the same time, and twice.
 func TestSwitchConcurrently(t *testing.T) {
-	_, devs := devices(t, setup{dv: dv.Config{RxQueues: 2, TxQueues: 2}})
+	_, devs := devices(t, setup{dv: dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}}})
 	dev, peer := another(t, func(c *dv.Config) { c.RxQueues, c.TxQueues = 3, 1 })
 	e, err := New(devs[0], Options{})
 	if err != nil {

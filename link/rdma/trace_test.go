@@ -14,7 +14,7 @@ import (
 
 // TestTraceRegions takes an execution trace of a transfer, which names the regions in its strings.
 func TestTraceRegions(t *testing.T) {
-	server, client := pair(t, setup{dv: dv.Config{DelayDrop: true}})
+	server, client := pair(t, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 	var out bytes.Buffer
 	if err := trace.Start(&out); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestTraceRegions(t *testing.T) {
 
 // TestGoroutineLabels: a list of goroutines tells the workers of the queues apart.
 func TestGoroutineLabels(t *testing.T) {
-	pair(t, setup{dv: dv.Config{RxQueues: 2, TxQueues: 2}})
+	pair(t, setup{dv: dv.Config{NIC: dv.NIC{RxQueues: 2, TxQueues: 2}}})
 	for _, want := range []string{`"device":"sim1", "queue":"rx0"`, `"device":"sim1", "queue":"rx1"`,
 		`"device":"sim2", "queue":"rx1"`} {
 		for began := time.Now(); !strings.Contains(goroutines(t), want); runtime.Gosched() {

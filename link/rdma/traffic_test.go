@@ -72,7 +72,7 @@ func TestBulk(t *testing.T) {
 					tc.faults.Seed = seed(t).Uint64()
 				}
 				a, b := pair(t, setup{faults: tc.faults, opts: opts,
-					dv: dv.Config{DelayDrop: true}})
+					dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 				var wg sync.WaitGroup
 				meter := new(moving.Meter)
 				for i, address := range []netip.Addr{a.v4, a.v6} {
@@ -111,7 +111,8 @@ func TestBulk(t *testing.T) {
 
 // TestManyFlows runs connections over several queues.
 func TestManyFlows(t *testing.T) {
-	a, b := pair(t, setup{dv: dv.Config{RxQueues: 4, TxQueues: 4, DelayDrop: true}})
+	a, b := pair(t, setup{dv: dv.Config{NIC: dv.NIC{RxQueues: 4, TxQueues: 4,
+		Rings: dv.Rings{DelayDrop: true}}}})
 	go echo(a.listen(t, a.v4, 80))
 	var wg sync.WaitGroup
 	meter := new(moving.Meter)
@@ -218,7 +219,7 @@ func unseen(got, want []byte) bool {
 // TestFullRing delays completions, so that the ring fills: packets wait, are refused and counted,
 // urgent ones still find room and do not wait; after the completions, a waiting packet is sent.
 func TestFullRing(t *testing.T) {
-	nics, devs := devices(t, setup{dv: dv.Config{TxQueueSize: 256}})
+	nics, devs := devices(t, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 256}}}})
 	e, err := New(devs[0], Options{})
 	if err != nil {
 		t.Fatal(err)

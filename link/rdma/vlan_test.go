@@ -104,7 +104,7 @@ func (w *tags) Send(frames []frame.Frame) (int, error) {
 // by whole datagrams, and no frame leaves without a tag.
 func TestInAVLAN(t *testing.T) {
 	var cable *tags
-	a, b := pair(t, setup{dv: dv.Config{VLAN: 100}, wire: func(w wire.Wire) wire.Wire {
+	a, b := pair(t, setup{dv: dv.Config{NIC: dv.NIC{VLAN: 100}}, wire: func(w wire.Wire) wire.Wire {
 		cable = &tags{Wire: w, seen: map[int]int{}}
 		return cable
 	}})

@@ -75,7 +75,8 @@ func TestACKFlood(t *testing.T) {
 
 func floodWithACKs(t *testing.T, fast bool) {
 	const limit = 4 << 20
-	server, client := pair(t, setup{opts: Options{RxLimit: limit}, dv: dv.Config{DelayDrop: true}})
+	server, client := pair(t, setup{opts: Options{RxLimit: limit},
+		dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 	if fast {
 		server.ep.SetLocalAddresses([]netip.Prefix{netip.PrefixFrom(server.v4, 24)})
 	}
@@ -130,7 +131,7 @@ func floodWithACKs(t *testing.T, fast bool) {
 // not count.
 func TestSlowReader(t *testing.T) {
 	server, client := pair(t, setup{opts: Options{RxLimit: minRxLimit},
-		dv: dv.Config{DelayDrop: true}})
+		dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{DelayDrop: true}}}})
 	ln := server.listen(t, server.v4, 80)
 	accepted := make(chan net.Conn, 2)
 	go func() {

@@ -102,7 +102,7 @@ func (u *Uplink) deviceConfig() (cfg dv.Config, ofBond bool, err error) {
 		return cfg, false, err
 	}
 	cfg.VLAN = below.VLAN
-	if cfg.Kernel != nil {
+	if cfg.Model.Kernel != nil {
 		return cfg, false, nil
 	}
 	cfg.Device, ofBond, err = portBelow(u.cfg.Host.Name(), below, u.rdmaDevices())

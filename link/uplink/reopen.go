@@ -19,7 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
 
-// noFallback names the Config.Fallback that says so.
+// noFallback names the Config.Uplink.Fallback that says so.
 const noFallback = "none"
 
 // Keep makes the uplink outlive its device, unless Config says that it ends with that. Config's
@@ -71,7 +71,7 @@ func (u *Uplink) Keep() {
 				Name: again.Device}, nil
 		}
 	}
-	if cfg.Kernel == nil && (u.id != nil || u.cfg.OpenInterface == nil) {
+	if cfg.Model.Kernel == nil && (u.id != nil || u.cfg.OpenInterface == nil) {
 		w, err := failover.Watch()
 		if err != nil {
 			u.cfg.Logger.Warn("the return of a lost device is noticed late", "error", err)
@@ -124,10 +124,10 @@ func (u *Uplink) identify(dev *dv.Device, cfg dv.Config) *identity {
 	id.note(dev)
 	i, err := net.InterfaceByIndex(int(id.ifindex.Load()))
 	switch here := err == nil && bytes.Equal(i.HardwareAddr, dev.MAC()); {
-	case !cfg.AllowNetdevMAC:
+	case !cfg.Steering.AllowNetdevMAC:
 	case here:
 		id.ownsNetdevMAC = true
-	case cfg.Kernel != nil && bytes.Equal(cfg.Facts.MAC, dev.MAC()):
+	case cfg.Model.Kernel != nil && bytes.Equal(cfg.Model.Facts.MAC, dev.MAC()):
 		id.ownsNetdevMAC, id.netdevElsewhere = true, true
 	}
 	return id
@@ -140,7 +140,7 @@ func (id *identity) note(dev *dv.Device) {
 		id.ifindex.Store(int64(i.Index))
 	}
 	id.netdev = dev.Netdev()
-	if id.cfg.Kernel != nil {
+	if id.cfg.Model.Kernel != nil {
 		dev.NotifyNetdevMAC(id.macChanged)
 		id.device.Store(dev)
 		notify(id.macChanged)
@@ -230,7 +230,7 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 		return failover.Opened{}, fmt.Errorf("%s is not there: %w", host.Name(), dv.ErrNotFound)
 	}
 	cfg := id.cfg
-	if cfg.Kernel == nil && (id.mac != nil || id.guid != "" || host != nil) {
+	if cfg.Model.Kernel == nil && (id.mac != nil || id.guid != "" || host != nil) {
 		found, err := id.find()
 		switch {
 		case err != nil:
@@ -246,7 +246,7 @@ func (id *identity) open(ctx context.Context) (failover.Opened, error) {
 			cfg.MAC = nil // the netdev's, whatever that is
 		}
 	}
-	if id.address != nil && cfg.Kernel == nil && host == nil {
+	if id.address != nil && cfg.Model.Kernel == nil && host == nil {
 		cfg.MAC = id.address()
 	}
 	dev, err := openAgain(ctx, cfg, func(dev *dv.Device) error {
@@ -302,7 +302,7 @@ func refusedByModel(err error) bool {
 		errors.Is(err, syscall.EOPNOTSUPP)
 }
 
-// foundDevice describes a device that has come back, as dv.Config.Device names it; or there is one
+// foundDevice describes a device that has come back, as dv.NIC.Device names it; or there is one
 // for each of several members of a bond.
 type foundDevice struct {
 	device string
@@ -355,7 +355,7 @@ func (u *Uplink) fallback(id *identity) string {
 		return ""
 	case u.cfg.Fallback != "":
 		return u.cfg.Fallback
-	case id.mac == nil || bytes.Equal(id.cfg.MAC, id.mac) || id.cfg.Promiscuous:
+	case id.mac == nil || bytes.Equal(id.cfg.MAC, id.mac) || id.cfg.Steering.Promiscuous:
 		return "" // Linux has the frames then
 	case id.upper != "":
 		return id.upper

@@ -150,7 +150,7 @@ func (u *Uplink) openOwn(ctx context.Context) (*rdma.Endpoint, error) {
 		u.device, u.nic = dev, dev
 		return rdma.New(dev, u.cfg.Options)
 	}
-	if u.cfg.Backend == BackendRings || cfg.Kernel != nil || !noRings(err) {
+	if u.cfg.Backend == BackendRings || cfg.Model.Kernel != nil || !noRings(err) {
 		return nil, err
 	}
 	link, packetErr := u.openPacket(cfg)
@@ -218,16 +218,16 @@ func noRings(err error) bool {
 
 // openPacket opens packet sockets on the netdev that cfg names, or on that of the port it names.
 func (u *Uplink) openPacket(cfg dv.Config) (*rdma.Endpoint, error) {
-	if cfg.Kernel != nil && u.cfg.OpenInterface == nil {
-		return nil, errors.New("packet sockets are for a netdev, and NIC.Kernel names none; " +
+	if cfg.Model.Kernel != nil && u.cfg.OpenInterface == nil {
+		return nil, errors.New("packet sockets are for a netdev, and NIC.Model names none; " +
 			"leave Backend unset")
 	}
-	if cfg.AllowNetdevMAC || cfg.Promiscuous {
+	if cfg.Steering.AllowNetdevMAC || cfg.Steering.Promiscuous {
 		return nil, fmt.Errorf("packet sockets cannot take frames from Linux, which answers those "+
 			"to %s itself; leave MAC unset for an address of our own", cfg.Device)
 	}
 	if u.cfg.OpenInterface == nil {
-		if n, err := dv.NetworkOf(dv.Config{Device: cfg.Device}); err == nil {
+		if n, err := dv.NetworkOf(dv.NIC{Device: cfg.Device}); err == nil {
 			cfg.Device = n.Netdev
 		}
 	}

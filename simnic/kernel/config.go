@@ -2,7 +2,7 @@
 // the byte-exact results of an unmodified kernel, pins memory, creates event descriptors, and
 // passes stores to doorbell pages on to the NIC on the goroutine that stores.
 //
-//	cfg := dv.Config{Kernel: kernel.Opener(nic)}
+//	nic := dv.NIC{Model: dv.Model{Kernel: kernel.Opener(card)}}
 //
 // A Config selects another release or a machine without a capability. Close of the node destroys
 // all objects created through it.

@@ -110,7 +110,7 @@ func ringExplanations() []explanation {
 		{`link_rx_sent_away_dropped`, "frames of an upgrade, held back or passed on, without room",
 			"TCP sends them again; a flood of SYNs or datagrams came during the upgrade"},
 		{`link_rx_shed`, "segments without data dropped, as too many waited",
-			"a flood of ACKs or SYNs; ss -a shows where from. Config.RxLimit is the bound"},
+			"a flood of ACKs or SYNs; ss -a shows where from. Config.Uplink.RxLimit is the bound"},
 		{`link_rx_refused`, "clients that came while the server drained, with its port open",
 			"none: they try again and are refused, or served by another"},
 		{`link_tx_dropped|link_tx_errors`, "packets that found no room in time, or were refused",

@@ -32,9 +32,10 @@ func Pair(t testing.TB,
 	changes ...func(server, client *stack.Config)) (server, client *stack.Stack) {
 	t.Helper()
 	u := Used()
-	one := stack.Config{Addresses: []netip.Prefix{u.ServerIP4, u.ServerIP6}, DuplicateDetection: -1}
+	one := stack.Config{Addresses: []netip.Prefix{u.ServerIP4, u.ServerIP6},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1}}
 	other := stack.Config{Addresses: []netip.Prefix{u.ClientIP4, u.ClientIP6},
-		DuplicateDetection: -1}
+		Addressing: stack.AddressOptions{DuplicateDetection: -1}}
 	for _, change := range changes {
 		change(&one, &other)
 	}

@@ -26,7 +26,7 @@ func (h *ourHost) checkCard() error {
 	}
 	counters := nic.Counters()
 	errs := []error{h.checkWire(&counters)}
-	if !h.plan.Device.DelayDrop { // a frame that waits for a buffer is in no counter yet
+	if !h.plan.Device.Rings.DelayDrop { // a frame that waits for a buffer is in no counter yet
 		errs = append(errs, counters.Check())
 	}
 	if v := nic.Violations(); len(v) > 0 {

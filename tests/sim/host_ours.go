@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
@@ -91,25 +93,43 @@ func (h *ourHost) openStack(ctx context.Context, cfg stack.Config, ending *atomi
 	h.busy.Add(1)
 	begun := sync.OnceFunc(func() { h.busy.Add(-1) })
 	defer begun()
-	cfg.NIC.Interpose = func(k uverbs.Kernel) uverbs.Kernel {
-		return busyKernel{k, h.busy, begun, func() { h.closing(ended, &s, ending) }}
+	change := cfg.Driver
+	cfg.Driver = func(d *dv.Config) {
+		if change != nil {
+			change(d)
+		}
+		d.Interpose = func(k uverbs.Kernel) uverbs.Kernel {
+			return busyKernel{k, h.busy, begun, func() { h.closing(ended, &s, ending) }}
+		}
 	}
 	return stack.Open(ctx, cfg)
 }
 
 func (h *ourHost) config() stack.Config {
 	c := h.options()
-	c.NIC = h.plan.Device
-	c.NIC.Kernel, c.NIC.MAC = h.slot.open, hardware(h.index)
-	c.NIC.Facts = dv.PortFacts{Name: fmt.Sprint("mlx5_", h.index),
+	c.NIC = h.plan.Device.NIC
+	c.Driver = func(d *dv.Config) { d.Tuning = h.plan.Device.Tuning }
+	c.NIC.Model.Kernel, c.NIC.MAC = h.slot.open, hardware(h.index)
+	c.NIC.Model.Facts = dv.PortFacts{Name: fmt.Sprint("mlx5_", h.index),
 		Netdev: fmt.Sprint("eth", h.index), MAC: h.slot.card().MAC(), MTU: h.mtu}
 	if h.plan.NetdevMAC {
-		c.NIC.Facts.MAC, c.NIC.AllowNetdevMAC = hardware(h.index), true
+		c.NIC.Model.Facts.MAC, c.NIC.Steering.AllowNetdevMAC = hardware(h.index), true
 	}
 	if h.netdev != nil {
-		c.Fallback, c.OpenInterface = h.netdev.name, h.netdev.openSockets
+		c.Uplink.Fallback, c.Uplink.OpenInterface = h.netdev.name, h.netdev.openSockets
 	}
 	return c
+}
+
+// netstackTCP returns the options of netstack's TCP that the plan changes.
+func (h *ourHost) netstackTCP() []tcpip.SettableTransportProtocolOption {
+	recovery := tcpip.TCPRACKLossDetection
+	if h.plan.DisableRACK {
+		recovery = 0
+	}
+	return []tcpip.SettableTransportProtocolOption{
+		new(tcpip.TCPSACKEnabled(!h.plan.DisableSACK)), &recovery,
+		new(tcpip.TCPAlwaysUseSynCookies(h.plan.Memory.Cookies))}
 }
 
 // options are the config but for the device.
@@ -123,17 +143,27 @@ func (h *ourHost) options() stack.Config {
 		receive.Default = cmp.Or(receive.Default, 1<<20)
 		receive.Max = receive.Default
 	}
+	var dynamic stack.Dynamic
+	if h.plan.Leased {
+		dynamic = stack.DHCPv4
+	}
 	return stack.Config{
-		RxMode: h.plan.RxMode, RxLimit: h.plan.RxLimit, NoFastPath: h.plan.NoFastPath,
-		Addresses: h.plan.prefixes(h.index), MaxOutage: h.plan.MaxOutage,
-		GracePeriod:        h.plan.Grace,
-		DuplicateDetection: h.plan.Detection,
-		TCP: stack.TCPOptions{ACKDelay: h.plan.ACKDelay, DisableSACK: h.plan.DisableSACK,
-			DisableRACK: h.plan.DisableRACK, SendBuffer: send,
-			ReceiveBuffer: receive, Backlog: memory.Backlog, AlwaysSYNCookies: memory.Cookies},
-		UDP:    stack.UDPOptions{ReadBuffer: memory.UDPRead, WriteBuffer: memory.UDPWrite},
-		DHCPv4: h.plan.Leased, AddressTimeout: upLimit,
-		Clock: clock.New(h.clock), Random: clocktest.Random(h.seed),
+		Dynamic: dynamic,
+		Uplink: stack.UplinkOptions{
+			RxMode:      h.plan.RxMode,
+			MaxOutage:   h.plan.MaxOutage,
+			GracePeriod: h.plan.Grace,
+			RxLimit:     h.plan.RxLimit,
+		}, NoFastPath: h.plan.NoFastPath,
+		Addresses: h.plan.prefixes(h.index),
+		Addressing: stack.AddressOptions{
+			DuplicateDetection: h.plan.Detection,
+			Timeout:            upLimit,
+		},
+		TCP: stack.TCPOptions{ACKDelay: h.plan.ACKDelay, SendBuffer: send,
+			ReceiveBuffer: receive, Backlog: memory.Backlog, Netstack: h.netstackTCP()},
+		UDPBuffer: stack.BufferRange{Default: cmp.Or(memory.UDPRead, memory.UDPWrite)},
+		Clock:     clock.New(h.clock), Random: clocktest.Random(h.seed),
 	}
 }
 

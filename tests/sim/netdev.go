@@ -90,7 +90,7 @@ func (n *network) plugNetdev(name string, p NetdevPlan) *netdev {
 	return d
 }
 
-// openSockets is stack.Config.OpenInterface.
+// openSockets is stack.Config.Uplink.OpenInterface.
 func (d *netdev) openSockets(cfg packet.Config) (packet.Interface, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

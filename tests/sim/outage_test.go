@@ -49,8 +49,11 @@ const (
 // runOutage has host 0's device be away for d, a second after traffic began.
 func runOutage(d time.Duration) (*outage, error) {
 	before := runtime.NumGoroutine()
-	host := HostPlan{Kind: Ours, Card: "cx6dx", Detection: -1, Device: dv.Config{RxQueues: 1,
-		TxQueues: 1, RxQueueSize: 512, TxQueueSize: 512, TxBufferSize: 256 << 10}}
+	host := HostPlan{Kind: Ours, Card: "cx6dx", Detection: -1, Device: dv.Config{NIC: dv.NIC{
+		RxQueues: 1,
+		TxQueues: 1,
+		Rings:    dv.Rings{RxQueueSize: 512, TxQueueSize: 512},
+	}, Tuning: dv.Tuning{TxBufferSize: 256 << 10}}}
 	w := newWorld(Plan{Seed: 1, Net: NetPlan{MTU: 1500, Delay: outageDelay,
 		Quantum: 10 * time.Microsecond}, Hosts: []HostPlan{host, host},
 		Faults: []FaultPlan{{Kind: Removed, At: time.Second, For: d}}})

@@ -41,7 +41,7 @@ type HostPlan struct {
 	Buffers     stack.BufferRange
 	RxLimit     int
 	MaxOutage   time.Duration
-	Grace       time.Duration // stack.Config.GracePeriod
+	Grace       time.Duration // stack.Config.Uplink.GracePeriod
 	Refusals    int           // of memory that is to be locked, when the device is opened first
 	Fallback    bool          // packet sockets of Netdev carry frames while the device is away
 	Netdev      NetdevPlan
@@ -74,10 +74,13 @@ func (h HostPlan) String() string {
 		"detection %v, buffers %+v, limit %d, outage %v, grace %v, refusals %d, memory %+v, "+
 		"IPv6 %v, leased %v, fallback %v %+v, upgraded %v, rings %v, messages %d %v, "+
 		"the netdev's MAC %v",
-		h.Card, d.RxQueues, d.TxQueues, d.RxQueueSize,
-		d.TxQueueSize, d.TxBufferSize, d.SpareFrames, d.Striding, d.NoCompression,
-		d.NoMultiPacketSend, d.NoMultiSegment, d.BlueFlame, d.EventFrames, d.EventMicroseconds,
-		d.DelayDrop, d.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK, h.DisableRACK,
+		h.Card, d.RxQueues, d.TxQueues, d.Rings.RxQueueSize,
+		d.Rings.TxQueueSize, d.Tuning.TxBufferSize, d.Tuning.SpareFrames, d.Rings.Striding,
+		d.Tuning.NoCompression,
+		d.Tuning.NoMultiPacketSend, d.Tuning.NoMultiSegment, d.Tuning.BlueFlame,
+		d.Tuning.EventFrames, d.Tuning.EventMicroseconds,
+		d.Rings.DelayDrop, d.Tuning.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK,
+		h.DisableRACK,
 		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.Refusals, h.Memory, h.IPv6,
 		h.Leased, h.Fallback, h.Netdev, h.Upgraded, h.Rings,
 		h.Messages, h.Late, h.NetdevMAC)
@@ -130,19 +133,32 @@ func newOurs(d dice, mtu int) HostPlan {
 // newDevice draws sizes that make rings wrap and run full.
 func newDevice(d dice, card string, mtu int) dv.Config {
 	c := dv.Config{
-		RxQueues: one(d, 1, 1, 2, 4), TxQueues: one(d, 1, 1, 2, 4),
-		RxQueueSize: one(d, 64, 64, 128, 512), TxQueueSize: one(d, 64, 128, 256, 1024),
-		TxBufferSize: one(d, 128, 256) << 10, SpareFrames: one(d, 1, 16, 256),
-		NoCompression: d.chance(0.3), NoMultiPacketSend: d.chance(0.3),
-		NoMultiSegment: d.chance(0.5), BlueFlame: d.chance(0.3), DelayDrop: d.chance(0.1),
+		NIC: dv.NIC{
+			RxQueues: one(d, 1, 1, 2, 4),
+			TxQueues: one(d, 1, 1, 2, 4),
+			Rings: dv.Rings{
+				RxQueueSize: one(d, 64, 64, 128, 512),
+				TxQueueSize: one(d, 64, 128, 256, 1024),
+			},
+		},
+		Tuning: dv.Tuning{
+			TxBufferSize:      one(d, 128, 256) << 10,
+			SpareFrames:       one(d, 1, 16, 256),
+			NoCompression:     d.chance(0.3),
+			NoMultiPacketSend: d.chance(0.3),
+			NoMultiSegment:    d.chance(0.5),
+			BlueFlame:         d.chance(0.3),
+		},
 	}
+	c.Rings.DelayDrop = d.chance(0.1)
 	striding := d.chance(0.3)
-	c.Striding = striding && card != "cx4lx" && card != "cx5"
+	c.Rings.Striding = striding && card != "cx4lx" && card != "cx5"
 	if d.chance(0.3) {
-		c.EventFrames, c.EventMicroseconds = uint16(one(d, 2, 8, 64)), uint16(one(d, 8, 50, 500))
+		c.Tuning.EventFrames, c.Tuning.EventMicroseconds = uint16(one(d, 2, 8, 64)), uint16(one(d,
+			8, 50, 500))
 	}
 	if d.chance(0.3) {
-		c.TxInline = one(d, 60, 200, 900)
+		c.Tuning.TxInline = one(d, 60, 200, 900)
 	}
 	return c
 }

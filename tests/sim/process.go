@@ -45,16 +45,22 @@ func (h *upgradedHost) start(ctx context.Context, before *stack.Predecessor) (*p
 	var cfg stack.Config
 	if h.netdev != nil {
 		cfg = h.options()
-		cfg.Backend = stack.BackendPacket
-		cfg.OpenInterface = func(c packet.Config) (packet.Interface, error) {
+		cfg.Uplink.Backend = stack.BackendPacket
+		cfg.Uplink.OpenInterface = func(c packet.Config) (packet.Interface, error) {
 			return p.openSockets(h.netdev, c)
 		}
-		cfg.NIC = dv.Config{Device: h.netdev.name, MAC: hardware(h.index),
+		cfg.NIC = dv.NIC{
+			Device:   h.netdev.name,
+			MAC:      hardware(h.index),
 			RxQueues: h.plan.Device.RxQueues,
-			Kernel:   func() (uverbs.Kernel, error) { return nil, unix.ENODEV }}
+			Model: dv.Model{
+				Kernel: func() (uverbs.Kernel, error) { return nil, unix.ENODEV },
+			},
+		}
+
 	} else {
 		cfg = h.config()
-		cfg.NIC.Kernel = func() (uverbs.Kernel, error) { return p.openNode(&h.slot) }
+		cfg.NIC.Model.Kernel = func() (uverbs.Kernel, error) { return p.openNode(&h.slot) }
 	}
 	cfg.Predecessor, cfg.Random = before, clocktest.Random(h.seed+uint64(number)<<56)
 	var err error

@@ -68,7 +68,7 @@ func TestSeeds(t *testing.T) {
 func TestFragmentsOfPlain(t *testing.T) {
 	alone(t)
 	ours := newOurs(newDice(1, 2), 1500)
-	ours.Device.RxQueueSize = 512
+	ours.Device.Rings.RxQueueSize = 512
 	r := Run(Plan{Seed: 1, Net: NetPlan{MTU: 1500, Delay: time.Microsecond,
 		Quantum: 200 * time.Microsecond}, Hosts: []HostPlan{ours, {Kind: Plain}},
 		Work: []WorkPlan{{Kind: Flood, Client: 1, Count: 101, Bytes: maxQuestion - 8,

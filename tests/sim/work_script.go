@@ -108,7 +108,7 @@ func (j *job) atOnce() time.Duration {
 	n := j.w.plan.Net
 	h := j.w.plan.Hosts[j.plan.Server]
 	d := 2*(n.Delay+n.Jitter+n.Quantum) + 500*time.Microsecond +
-		time.Duration(h.Device.EventMicroseconds)*time.Microsecond
+		time.Duration(h.Device.Tuning.EventMicroseconds)*time.Microsecond
 	if h.Rings { // one process's rings may have it, and another is to get it
 		d += h.Late
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// outageLimit is for how long a connection may be without an answer: stack.Config.MaxOutage.
+// outageLimit is for how long a connection may be without an answer: stack.Config.Uplink.MaxOutage.
 const outageLimit = 2 * time.Minute
 
 // testMTU changes the MTU of the netdev, 9000 to 1500 and back, under a server on rings that is in

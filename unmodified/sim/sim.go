@@ -20,7 +20,7 @@ const defaultWire = "tap:slice0"
 
 // Open makes a software ConnectX, connects its port as sim says, and makes it the device of cfg.
 // done closes it. mtu is 0 for the default.
-func Open(sim unmodified.SimConfig, mtu int, cfg *dv.Config, log *slog.Logger) (done func() error,
+func Open(sim unmodified.SimConfig, mtu int, cfg *dv.NIC, log *slog.Logger) (done func() error,
 	err error) {
 	nic, err := simnic.New(simnic.Config{MTU: mtu, Logger: log})
 	if err != nil {
@@ -29,8 +29,8 @@ func Open(sim unmodified.SimConfig, mtu int, cfg *dv.Config, log *slog.Logger) (
 	if err := connectWire(nic, sim); err != nil {
 		return nil, errors.Join(err, nic.Close())
 	}
-	cfg.Kernel, cfg.DelayDrop = kernel.Opener(nic), true
-	cfg.Facts = dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()}
+	cfg.Model.Kernel, cfg.Rings.DelayDrop = kernel.Opener(nic), true
+	cfg.Model.Facts = dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()}
 	return nic.Close, nil
 }
 

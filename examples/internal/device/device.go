@@ -26,19 +26,20 @@ const TAP = "slice0"
 // Config returns the configuration of the named RDMA device. "sim" is a software ConnectX, whose
 // wire is a TAP interface of the calling thread's network namespace. The caller calls done after
 // the stack is closed.
-func Config(name string) (cfg dv.Config, done func() error, err error) {
+func Config(name string) (cfg dv.NIC, done func() error, err error) {
 	if name != "sim" {
-		return dv.Config{Device: name}, func() error { return nil }, nil
+		return dv.NIC{Device: name}, func() error { return nil }, nil
 	}
 	nic, err := simnic.New(simnic.Config{})
 	if err != nil {
-		return dv.Config{}, nil, fmt.Errorf("make the software NIC: %w", err)
+		return dv.NIC{}, nil, fmt.Errorf("make the software NIC: %w", err)
 	}
 	if err := connect(nic); err != nil {
-		return dv.Config{}, nil, errors.Join(err, nic.Close())
+		return dv.NIC{}, nil, errors.Join(err, nic.Close())
 	}
 	facts := dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()}
-	return dv.Config{Kernel: kernel.Opener(nic), Facts: facts, DelayDrop: true}, nic.Close, nil
+	return dv.NIC{Model: dv.Model{Kernel: kernel.Opener(nic), Facts: facts},
+		Rings: dv.Rings{DelayDrop: true}}, nic.Close, nil
 }
 
 // connect makes the TAP interface and connects the NIC's port to it.

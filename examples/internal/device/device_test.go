@@ -20,7 +20,7 @@ func TestSim(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer linux.Close()
-	var nic dv.Config
+	var nic dv.NIC
 	var done func() error
 	err = linux.Do(func() (err error) {
 		nic, done, err = Config("sim")
@@ -30,7 +30,8 @@ func TestSim(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := stack.Open(t.Context(), stack.Config{
-		NIC: nic, Addresses: []netip.Prefix{netip.MustParsePrefix(Address)}, DuplicateDetection: -1,
+		NIC: nic, Addresses: []netip.Prefix{netip.MustParsePrefix(Address)},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +64,7 @@ func TestSim(t *testing.T) {
 
 func TestHardwareIsNamed(t *testing.T) {
 	nic, done, err := Config("mlx5_0")
-	if err != nil || nic.Device != "mlx5_0" || nic.Kernel != nil || done() != nil {
+	if err != nil || nic.Device != "mlx5_0" || nic.Model.Kernel != nil || done() != nil {
 		t.Errorf("got %+v, %v", nic, err)
 	}
 }

@@ -99,12 +99,17 @@ func newRig(t *testing.T, cfg simnic.Config) *rig {
 	r := &rig{nic: nic, linux: &linux{Wire: farNetdev, ip: linuxIP}, list: &list{}}
 	host := kernel.New(nic, kernel.Config{})
 	r.cfg = card.Config{
-		NIC: dv.Config{Kernel: host.OpenNode, MAC: ourMAC, Facts: dv.PortFacts{
-			Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: netdevMAC},
-			Addresses: func() (l dv.AddressList, err error) {
-				r.list.PacketSocket, err = host.OpenPacketSocket()
-				return r.list, err
-			}},
+		NIC: dv.Config{NIC: dv.NIC{
+			MAC: ourMAC,
+			Model: dv.Model{
+				Kernel: host.OpenNode,
+				Facts: dv.PortFacts{
+					Name: nic.Config().Name, Netdev: nic.Config().Netdev, MAC: netdevMAC},
+			},
+		}, Addresses: func() (l dv.AddressList, err error) {
+			r.list.PacketSocket, err = host.OpenPacketSocket()
+			return r.list, err
+		}},
 		OpenNode: host.OpenNode,
 		Wire:     far, Netdev: r.linux, NetdevMAC: netdevMAC, LinuxAddress: linuxIP,
 		UnicastList: func() ([]net.HardwareAddr, error) {

@@ -20,7 +20,7 @@ func allChecks() []check {
 			advice: "do not run servers on this port: Linux may lose ARP; report it with the " +
 				"firmware version"},
 		{name: "compression", run: (*session).compression,
-			advice: "set dv.Config.NoCompression in your program, and report it with the " +
+			advice: "set dv.Config.Tuning.NoCompression in your program, and report it with the " +
 				"firmware version"},
 		{name: "time stamps", run: (*session).timeStamps,
 			advice: "do not use Packet.Timestamp, and report it with the firmware version"},

@@ -49,7 +49,7 @@ func openDevice(cfg Config, i dv.DeviceInfo) (Config, func() error, error) {
 	}
 	cfg.Netdev, cfg.NetdevMAC = side, i.MAC
 	cfg.UnicastList = func() ([]net.HardwareAddr, error) { return UnicastList(i.Netdev) }
-	network, err := dv.NetworkOf(cfg.NIC)
+	network, err := dv.NetworkOf(cfg.NIC.NIC)
 	if err != nil {
 		return cfg, nil, errors.Join(err, side.Close())
 	}

@@ -27,8 +27,8 @@ func (k *faultyKernel) Ioctl(buf []byte) error { return k.ioctl(buf, k.Kernel.Io
 
 // otherwise has the rig's card opened through a faulty kernel.
 func (r *rig) otherwise(ioctl func(buf []byte, pass func([]byte) error) error) {
-	open := r.cfg.NIC.Kernel
-	r.cfg.NIC.Kernel = func() (uverbs.Kernel, error) {
+	open := r.cfg.NIC.Model.Kernel
+	r.cfg.NIC.Model.Kernel = func() (uverbs.Kernel, error) {
 		k, err := open()
 		return &faultyKernel{k, ioctl}, err
 	}
@@ -50,7 +50,7 @@ type brokenCase struct {
 func brokenCases() []brokenCase {
 	return []brokenCase{
 		{"no privilege", "open", "CAP_NET_RAW", func(_ *testing.T, r *rig) {
-			r.cfg.NIC.Kernel = kernel.New(r.nic, kernel.Config{NoNetRaw: true}).OpenNode
+			r.cfg.NIC.Model.Kernel = kernel.New(r.nic, kernel.Config{NoNetRaw: true}).OpenNode
 		}},
 		{"completions lost", "first send", "no completion came in", fault(
 			simnic.QueueFault{Kind: simnic.FaultLoseCompletion})},
@@ -112,8 +112,8 @@ func brokenCases() []brokenCase {
 		}},
 		{"descriptor stays", "nothing left behind", "1 file descriptors more than before",
 			func(t *testing.T, r *rig) {
-				open := r.cfg.NIC.Kernel
-				r.cfg.NIC.Kernel = func() (uverbs.Kernel, error) {
+				open := r.cfg.NIC.Model.Kernel
+				r.cfg.NIC.Model.Kernel = func() (uverbs.Kernel, error) {
 					f, err := os.Open("/dev/null")
 					t.Cleanup(func() { f.Close() })
 					k, openErr := open()

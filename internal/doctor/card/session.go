@@ -50,9 +50,10 @@ func (s *session) noteFact(name, format string, args ...any) {
 
 func (s *session) openSession() (string, error) {
 	cfg := s.cfg.NIC
-	cfg.RxQueues, cfg.TxQueues, cfg.RxQueueSize, cfg.TxQueueSize = 1, 1, ringSize, ringSize
-	cfg.NoMultiPacketSend, cfg.BlueFlame, cfg.Striding = true, false, false
-	cfg.NoMultiSegment = true
+	cfg.RxQueues, cfg.TxQueues, cfg.Rings.RxQueueSize, cfg.Rings.TxQueueSize = 1, 1, ringSize,
+		ringSize
+	cfg.Tuning.NoMultiPacketSend, cfg.Tuning.BlueFlame, cfg.Rings.Striding = true, false, false
+	cfg.Tuning.NoMultiSegment = true
 	cfg.Interpose = func(k uverbs.Kernel) uverbs.Kernel {
 		s.tap = newTap(k)
 		return s.tap

@@ -36,9 +36,14 @@ func newSlice(wire wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error
 	}
 	mac := net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]}
 	if s.dev, err = dv.Open(context.Background(), dv.Config{
-		Kernel: kernel.Opener(nic),
-		Facts:  dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
-		MAC:    mac, DelayDrop: true, // as in "serve --device sim"
+		NIC: dv.NIC{
+			MAC: mac,
+			Model: dv.Model{
+				Kernel: kernel.Opener(nic),
+				Facts:  dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
+			},
+			Rings: dv.Rings{DelayDrop: true},
+		}, // as in "serve --device sim"
 	}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -46,7 +51,7 @@ func newSlice(wire wire.Wire, at netip.Prefix, opts rdma.Options) (*slice, error
 		return nil, errors.Join(err, s.close())
 	}
 	if s.Stack, err = stack.New(s.link, stack.Config{Addresses: []netip.Prefix{at},
-		DuplicateDetection: -1}); err != nil {
+		Addressing: stack.AddressOptions{DuplicateDetection: -1}}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil

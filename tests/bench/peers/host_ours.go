@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
@@ -53,14 +55,15 @@ func newOurs(e end, wire wire.Wire, at netip.Prefix, mac net.HardwareAddr) (*our
 		return nil, errors.Join(err, wire.Close(), nic.Close())
 	}
 	s, err := stack.Open(context.Background(), stack.Config{
-		NIC: dv.Config{
-			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", Netdev: "sim0",
-				MAC: nic.MAC(), MTU: nic.MTU()},
+		NIC: dv.NIC{
+			Model: dv.Model{Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim",
+				Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()}},
 			MAC: mac, RxQueues: e.Queues,
-			DelayDrop: true, // as in "serve --device sim"
+			Rings: dv.Rings{DelayDrop: true}, // as in "serve --device sim"
 		},
-		Addresses: []netip.Prefix{at}, DuplicateDetection: -1,
-		TCP: stack.TCPOptions{TimeWait: plain.TimeWait},
+		Addresses:  []netip.Prefix{at},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1},
+		TCP:        shortTimeWait(),
 	})
 	if err != nil {
 		return nil, errors.Join(err, nic.Close())
@@ -78,6 +81,13 @@ func (h *ourHost) ListenUDP(port int) (net.PacketConn, error) {
 
 func (h *ourHost) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return h.stack.DialContext(ctx, network, address)
+}
+
+// shortTimeWait returns options with which a closed connection keeps its port as briefly as those
+// of plain.
+func shortTimeWait() stack.TCPOptions {
+	return stack.TCPOptions{Netstack: []tcpip.SettableTransportProtocolOption{
+		new(tcpip.TCPTimeWaitTimeoutOption(plain.TimeWait))}}
 }
 
 // counters are the counters that explain the figures: completions per poll, frames per packet,

@@ -17,9 +17,10 @@ type packetHost struct{ stack *stack.Stack }
 // openPacket makes the server's end on the interface of the process's namespace.
 func openPacket(e end) (host, error) {
 	s, err := stack.Open(context.Background(), stack.Config{
-		NIC:     dv.Config{Device: port, RxQueues: e.Queues},
-		Backend: stack.BackendPacket, Addresses: []netip.Prefix{serverPrefix},
-		DuplicateDetection: -1, TCP: stack.TCPOptions{TimeWait: plain.TimeWait},
+		NIC:        dv.NIC{Device: port, RxQueues: e.Queues},
+		Uplink:     stack.UplinkOptions{Backend: stack.BackendPacket},
+		Addresses:  []netip.Prefix{serverPrefix},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1}, TCP: shortTimeWait(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", port, err)

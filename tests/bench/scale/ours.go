@@ -37,15 +37,17 @@ func newOurs(w wire.Wire, at netip.Prefix, c cell) (*ours, error) {
 		return nil, errors.Join(err, w.Close(), nic.Close())
 	}
 	s, err := stack.Open(context.Background(), stack.Config{
-		NIC: dv.Config{
-			Kernel: kernel.Opener(nic),
-			Facts:  dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
-			MAC:    net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]},
+		NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: kernel.Opener(nic),
+				Facts:  dv.PortFacts{Name: "sim", Netdev: "sim0", MAC: nic.MAC(), MTU: nic.MTU()},
+			},
+			MAC: net.HardwareAddr{0x02, 0, 0x5e, 0, 0x53, at.Addr().As4()[3]},
 			// as in "serve --device sim"
-			RxQueues: c.Queues, DelayDrop: true,
+			RxQueues: c.Queues, Rings: dv.Rings{DelayDrop: true},
 		},
-		Addresses: []netip.Prefix{at}, DuplicateDetection: -1, NoAnnounce: true, RxMode: mode,
-		Spread: spread,
+		Addresses: []netip.Prefix{at}, Addressing: stack.AddressOptions{DuplicateDetection: -1,
+			NoAnnounce: true}, Uplink: stack.UplinkOptions{RxMode: mode, Spread: spread},
 	})
 	if err != nil {
 		return nil, errors.Join(err, nic.Close())

@@ -19,7 +19,7 @@ import (
 // namespace that has them, on packet sockets. Their ports are different ones, so that a note tells
 // them apart.
 func hostWorld(t *testing.T) *world {
-	onCable := dv.Config{Device: cable}
+	onCable := dv.Config{NIC: dv.NIC{Device: cable}}
 	return stacksOnHosts(t, "host mode", cabledWorld(t), onCable, onCable)
 }
 
@@ -59,14 +59,14 @@ func cardOf(t *testing.T, n *lab.Net, port string, number byte) (cfg dv.Config, 
 func stacksOnHosts(t *testing.T, name string, w *world, onServer, onClient dv.Config) *world {
 	w.name = name
 	server, client := w.server.(inside), w.client.(inside)
-	w.server = server.onHost(t, onServer, 0)
+	w.server = server.onHost(t, onServer.NIC, 0)
 	taken, err := client.ListenPacket("udp", netip.AddrPortFrom(w.client4, firstPort).String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	w.client = client.onHost(t, onClient, 0)
-	w.deaf = func(r *run) string { return r.full(server.onHost(r, onServer, 1)) }
+	w.client = client.onHost(t, onClient.NIC, 0)
+	w.deaf = func(r *run) string { return r.full(server.onHost(r, onServer.NIC, 1)) }
 	return w
 }
 
@@ -74,7 +74,7 @@ func stacksOnHosts(t *testing.T, name string, w *world, onServer, onClient dv.Co
 const firstPort = 61440
 
 // onHost opens a stack on the addresses of the namespace. backlog is TCPOptions.Backlog.
-func (i inside) onHost(t testing.TB, nic dv.Config, backlog int) inside {
+func (i inside) onHost(t testing.TB, nic dv.NIC, backlog int) inside {
 	t.Helper()
 	nic.RxQueues, nic.TxQueues = 1, 1
 	st, err := enter(i, func() (*stack.Stack, error) {

@@ -279,8 +279,10 @@ func advertisedKernel(t *testing.T, n *lab.Net) advertisedHost {
 func advertisedStack(t *testing.T, n *lab.Net) advertisedHost {
 	var st *stack.Stack
 	must(t, n.Do(func() (err error) {
-		st, err = stack.Open(t.Context(), stack.Config{SLAAC: true, DuplicateDetection: -1,
-			NIC: dv.Config{Device: cable, RxQueues: 1, TxQueues: 1}, Backend: stack.BackendPacket})
+		st, err = stack.Open(t.Context(), stack.Config{Dynamic: stack.SLAAC,
+			Addressing: stack.AddressOptions{DuplicateDetection: -1},
+			NIC:        dv.NIC{Device: cable, RxQueues: 1, TxQueues: 1},
+			Uplink:     stack.UplinkOptions{Backend: stack.BackendPacket}})
 		return err
 	}))
 	t.Cleanup(func() { st.Close() })

@@ -107,7 +107,7 @@ func TestSourceAddress(t *testing.T) {
 					t.Fatalf("the kernel: %s from %s", what, from)
 				}
 			}
-			onHost := inside{host, kernel{}}.onHost(t, dv.Config{Device: cable}, 0)
+			onHost := inside{host, kernel{}}.onHost(t, dv.NIC{Device: cable}, 0)
 			m.compare(t, "host mode", want, m.sources(t, onHost, peer))
 			if m.flags != nil {
 				return
@@ -219,8 +219,9 @@ func (m *multihomed) configure(t *testing.T, host *lab.Net) {
 // own opens a stack that has the host's addresses and routes in the place of the kernel.
 func (m *multihomed) own(t *testing.T, host *lab.Net) inside {
 	t.Helper()
-	cfg := stack.Config{NIC: dv.Config{Device: cable, RxQueues: 1, TxQueues: 1},
-		Backend: stack.BackendPacket, DuplicateDetection: -1}
+	cfg := stack.Config{NIC: dv.NIC{Device: cable, RxQueues: 1, TxQueues: 1},
+		Uplink:     stack.UplinkOptions{Backend: stack.BackendPacket},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1}}
 	for _, a := range m.addrs {
 		cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(a))
 	}

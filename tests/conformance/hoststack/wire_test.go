@@ -131,11 +131,13 @@ func wiredStack(t *testing.T) *wired {
 		t.Fatal(err)
 	}
 	st, err := stack.Open(context.Background(), stack.Config{
-		NIC: dv.Config{Kernel: simkernel.Opener(nic), MAC: w.mac,
-			Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()}},
+		NIC: dv.NIC{Model: dv.Model{
+			Kernel: simkernel.Opener(nic),
+			Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
+		}, MAC: w.mac},
 		Addresses: []netip.Prefix{netip.PrefixFrom(wireHost4, 24),
 			netip.PrefixFrom(wireHost6, 64)},
-		DuplicateDetection: -1, NoAnnounce: true})
+		Addressing: stack.AddressOptions{DuplicateDetection: -1, NoAnnounce: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

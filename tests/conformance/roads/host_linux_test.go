@@ -67,9 +67,11 @@ func newBench(t *testing.T) *bench {
 		host, w := linux(t, n)
 		var s *stack.Stack
 		must(t, host.Do(func() (err error) {
-			s, err = stack.Open(context.Background(), stack.Config{Backend: stack.BackendPacket,
-				NIC: dv.Config{Device: device}, DuplicateDetection: -1,
-				Addresses: []netip.Prefix{address(n, 3)}})
+			s, err = stack.Open(context.Background(),
+				stack.Config{Uplink: stack.UplinkOptions{Backend: stack.BackendPacket},
+					NIC:        dv.NIC{Device: device},
+					Addressing: stack.AddressOptions{DuplicateDetection: -1},
+					Addresses:  []netip.Prefix{address(n, 3)}})
 			return err
 		}))
 		t.Cleanup(func() { s.Close() })
@@ -81,9 +83,12 @@ func newBench(t *testing.T) *bench {
 		must(t, err)
 		must(t, nic.ConnectWire(near))
 		s, err := stack.Open(context.Background(), stack.Config{
-			NIC: dv.Config{Kernel: kernel.New(nic, kernel.Config{}).OpenNode,
-				Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()}},
-			DuplicateDetection: -1, Addresses: []netip.Prefix{address(n, 3)}})
+			NIC: dv.NIC{Model: dv.Model{
+				Kernel: kernel.New(nic, kernel.Config{}).OpenNode,
+				Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
+			}},
+			Addressing: stack.AddressOptions{DuplicateDetection: -1},
+			Addresses:  []netip.Prefix{address(n, 3)}})
 		must(t, err)
 		t.Cleanup(func() {
 			s.Close()

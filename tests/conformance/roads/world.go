@@ -82,14 +82,21 @@ func (w *World) open(end wire.Wire, number byte, ip netip.Prefix) (s *stack.Stac
 		return nil, err
 	}
 	cfg := stack.Config{
-		NIC: dv.Config{
-			Kernel: kernel.New(nic, kernel.Config{EventQueues: true}).OpenNode,
-			MAC:    []byte{2, 0, 0, 0, 0, number}, RxQueueSize: 1024, TxQueueSize: 1024,
-			SpareFrames: 1024, TxBufferSize: 4 << 20,
-			Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
+		NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: kernel.New(nic, kernel.Config{EventQueues: true}).OpenNode,
+				Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
+			},
+			MAC: []byte{2, 0, 0, 0, 0, number}, Rings: dv.Rings{RxQueueSize: 1024,
+				TxQueueSize: 1024},
 		},
-		Addresses: []netip.Prefix{ip}, DuplicateDetection: -1, NoAnnounce: true,
-		RxMode: stack.RxInterrupt, Clock: w.clock.Clock(),
+		Driver: func(d *dv.Config) {
+			d.Tuning = dv.Tuning{SpareFrames: 1024,
+				TxBufferSize: 4 << 20}
+		},
+		Addresses: []netip.Prefix{ip}, Addressing: stack.AddressOptions{DuplicateDetection: -1,
+			NoAnnounce: true},
+		Uplink: stack.UplinkOptions{RxMode: stack.RxInterrupt}, Clock: w.clock.Clock(),
 		Random: clocktest.Random(uint64(number)),
 	}
 	if !w.await(time.Hour, func() { s, err = stack.Open(context.Background(), cfg) }) {

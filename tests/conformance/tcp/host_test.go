@@ -65,16 +65,22 @@ func newHost(t *testing.T, v6 bool, configure func(*stack.Config)) *host {
 	h.must(err)
 	h.must(nic.ConnectWire(near))
 	cfg := stack.Config{
-		NIC: dv.Config{
-			Kernel: kernel.New(nic, kernel.Config{EventQueues: true}).OpenNode,
-			MAC:    ourMAC[:], RxQueueSize: 64, TxQueueSize: 256,
-			SpareFrames: 64, TxBufferSize: 128 << 10,
-			Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
+		NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: kernel.New(nic, kernel.Config{EventQueues: true}).OpenNode,
+				Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
+			},
+			MAC: ourMAC[:], Rings: dv.Rings{RxQueueSize: 64, TxQueueSize: 256},
+		},
+		Driver: func(d *dv.Config) {
+			d.Tuning = dv.Tuning{SpareFrames: 64,
+				TxBufferSize: 128 << 10}
 		},
 		Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"),
 			netip.MustParsePrefix("fd00::1/64")},
-		DuplicateDetection: -1, NoAnnounce: true, RxMode: stack.RxInterrupt,
-		Clock: h.clock.Clock.Clock(), Random: clocktest.Random(1),
+		Addressing: stack.AddressOptions{DuplicateDetection: -1, NoAnnounce: true},
+		Uplink:     stack.UplinkOptions{RxMode: stack.RxInterrupt},
+		Clock:      h.clock.Clock.Clock(), Random: clocktest.Random(1),
 	}
 	if configure != nil {
 		configure(&cfg)
@@ -213,4 +219,9 @@ func outcome(err error) string {
 		return "closed"
 	}
 	return err.Error()
+}
+
+// netstackTCP returns a change of a configuration by options of netstack's TCP.
+func netstackTCP(options ...tcpip.SettableTransportProtocolOption) func(*stack.Config) {
+	return func(c *stack.Config) { c.TCP.Netstack = options }
 }

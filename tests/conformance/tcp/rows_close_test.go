@@ -1,7 +1,10 @@
 package tcp
 
 import (
+	"net"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
@@ -150,7 +153,7 @@ func closes() []row {
 				       > R 2`},
 		{name: "the peer's FIN is waited for without an end while we may read",
 			source: "RFC 9293 3.6; packetimpact: FIN-WAIT-2 timeout",
-			config: func(c *stack.Config) { c.TCP.DisableKeepAlive = true },
+			config: func(c *stack.Config) { c.TCP.KeepAlive = &net.KeepAliveConfig{} },
 			script: `
 				0      open mss 1000
 				       closewrite
@@ -369,8 +372,8 @@ func closes() []row {
 				120ms  > FA 1 ack 2
 				130ms  < A 2 ack 2`},
 		{name: "TIME-WAIT is as long as configured",
-			source: "TCPOptions.TimeWait",
-			config: func(c *stack.Config) { c.TCP.TimeWait = time.Second },
+			source: "TCPTimeWaitTimeoutOption of netstack",
+			config: netstackTCP(new(tcpip.TCPTimeWaitTimeoutOption(time.Second))),
 			script: `
 				0      open mss 1000
 				       close

@@ -1,6 +1,10 @@
 package tcp
 
-import "github.com/rdma-netstack/rdma-netstack/stack"
+import (
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
 
 // messages are what routers' messages do.
 func messages() []row {
@@ -148,7 +152,7 @@ func messages() []row {
 				25ms   > A 101 ack 101`},
 		{name: "a timeout is told by the message that came",
 			source: "RFC 9293 3.9.2.2; packetdrill: soft ICMP errors",
-			config: func(c *stack.Config) { c.TCP.MaxRetries = 2 },
+			config: netstackTCP(new(tcpip.TCPMaxRetriesOption(2))),
 			script: `
 				0      open mss 1000
 				       write 100
@@ -160,7 +164,7 @@ func messages() []row {
 				840ms  done read = ENETUNREACH`},
 		{name: "a timeout is told by a firewall's message", only: 6,
 			source: "net/ipv4/tcp_timer.c tcp_write_err: sk_err_soft",
-			config: func(c *stack.Config) { c.TCP.MaxRetries = 2 },
+			config: netstackTCP(new(tcpip.TCPMaxRetriesOption(2))),
 			script: `
 				0      open mss 1000
 				       write 100
@@ -172,7 +176,7 @@ func messages() []row {
 				840ms  done read = EACCES`},
 		{name: "a timeout is not told by a message from before the last answer",
 			source: "net/ipv4/tcp_input.c tcp_ack: sk_err_soft is 0 from then on",
-			config: func(c *stack.Config) { c.TCP.MaxRetries = 2 },
+			config: netstackTCP(new(tcpip.TCPMaxRetriesOption(2))),
 			script: `
 				0      open mss 1000
 				       write 100
@@ -194,7 +198,7 @@ func listeners() []row {
 	return []row{
 		{name: "with a SYN cookie a connection may begin three bytes late",
 			source: "docs/netstack-workarounds.md: what remains; those bytes are lost in silence",
-			config: func(c *stack.Config) { c.TCP.AlwaysSYNCookies = true },
+			config: netstackTCP(new(tcpip.TCPAlwaysUseSynCookies(true))),
 			script: `
 				0      listen
 				       < S 0 mss 1460
@@ -204,7 +208,7 @@ func listeners() []row {
 				15ms   > A 1 ack 14`},
 		{name: "with a SYN cookie a connection does not begin four bytes late",
 			source: "RFC 4987 3.6",
-			config: func(c *stack.Config) { c.TCP.AlwaysSYNCookies = true },
+			config: netstackTCP(new(tcpip.TCPAlwaysUseSynCookies(true))),
 			script: `
 				0      listen
 				       < S 0 mss 1460
@@ -213,7 +217,7 @@ func listeners() []row {
 				       > R 1`},
 		{name: "with a SYN cookie a late ACK opens a closed connection again",
 			source: "RFC 4987 3.6: the server keeps no state",
-			config: func(c *stack.Config) { c.TCP.AlwaysSYNCookies = true },
+			config: netstackTCP(new(tcpip.TCPAlwaysUseSynCookies(true))),
 			script: `
 				0      listen
 				       < S 0 mss 1460
@@ -288,7 +292,7 @@ func listeners() []row {
 				       > SA 0 ack 1 mss own ts port 4001`},
 		{name: "SYN cookies always, and a wrong one is refused",
 			source: "RFC 4987 3.6; packetimpact: SYN cookies",
-			config: func(c *stack.Config) { c.TCP.AlwaysSYNCookies = true },
+			config: netstackTCP(new(tcpip.TCPAlwaysUseSynCookies(true))),
 			script: `
 				0      listen
 				       < S 0 mss 1460 sackok ws 7

@@ -3,6 +3,8 @@ package tcp
 import (
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -405,7 +407,7 @@ func fixes() []row {
 		{name: "a FIN that was sent too often to be sent again by a timeout",
 			source: "docs/netstack-workarounds.md: fin_count.go",
 			linux:  "counts timeouts only, net/ipv4/tcp_timer.c tcp_write_timeout",
-			config: func(c *stack.Config) { c.TCP.MaxRetries = 3 },
+			config: netstackTCP(new(tcpip.TCPMaxRetriesOption(3))),
 			script: `
 				0      open mss 1036 sackok
 				       write 1000

@@ -3,6 +3,8 @@ package tcp
 import (
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -113,7 +115,7 @@ func resends() []row {
 				2020ms  < A 1 ack 101`},
 		{name: "a connection ends with ETIMEDOUT after so many timeouts",
 			source: "RFC 9293 3.8.3; packetimpact: retransmits",
-			config: func(c *stack.Config) { c.TCP.MaxRetries = 3 },
+			config: netstackTCP(new(tcpip.TCPMaxRetriesOption(3))),
 			script: `
 				0       open mss 1000
 				        write 100

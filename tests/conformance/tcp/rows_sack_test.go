@@ -1,6 +1,6 @@
 package tcp
 
-import "github.com/rdma-netstack/rdma-netstack/stack"
+import "gvisor.dev/gvisor/pkg/tcpip"
 
 // selective are the SACK blocks that we send.
 func selective() []row {
@@ -55,8 +55,8 @@ func selective() []row {
 				       < A 101+100 ack 1
 				       > A 1 ack 1`},
 		{name: "no blocks when turned off",
-			source: "TCPOptions.DisableSACK",
-			config: func(c *stack.Config) { c.TCP.DisableSACK = true },
+			source: "TCPSACKEnabled of netstack",
+			config: netstackTCP(new(tcpip.TCPSACKEnabled(false))),
 			script: `
 				0      listen
 				       < S 0 mss 1000 sackok

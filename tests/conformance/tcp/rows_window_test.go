@@ -1,6 +1,10 @@
 package tcp
 
-import "github.com/rdma-netstack/rdma-netstack/stack"
+import (
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
 
 // small gives connections a receive buffer of 8 KiB: a window of 4 KiB, as netstack counts half of
 // the buffer for its own records.
@@ -43,7 +47,7 @@ func windows() []row {
 				10s`},
 		{name: "probes that nobody answers end the connection",
 			source: "RFC 9293 3.8.6.1; packetimpact: zero window probe, user timeout",
-			config: func(c *stack.Config) { c.TCP.MaxRetries = 3 },
+			config: netstackTCP(new(tcpip.TCPMaxRetriesOption(3))),
 			script: `
 				0      open mss 1000 win 1000
 				       write 3000

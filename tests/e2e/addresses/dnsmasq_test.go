@@ -110,9 +110,11 @@ func newNetwork(t *testing.T, options ...string) *network {
 // open opens a stack on the NIC.
 func (n *network) open(t *testing.T, cfg stack.Config) (*stack.Stack, error) {
 	t.Helper()
-	cfg.NIC = dv.Config{
-		Kernel: kernel.Opener(n.nic),
-		Facts:  dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
+	cfg.NIC = dv.NIC{
+		Model: dv.Model{
+			Kernel: kernel.Opener(n.nic),
+			Facts:  dv.PortFacts{Name: "sim", MAC: n.nic.MAC(), MTU: n.nic.MTU()},
+		},
 	}
 	s, err := stack.Open(t.Context(), cfg)
 	if err == nil {
@@ -164,20 +166,21 @@ func TestAddressesFromTheNetwork(t *testing.T) {
 		cfg     stack.Config
 		want    []netip.Prefix
 	}{
-		{"DHCP", dhcp4, stack.Config{DHCPv4: true}, leases4},
+		{"DHCP", dhcp4, stack.Config{Dynamic: stack.DHCPv4}, leases4},
 		{"DHCP with routes", append(dhcp4, "--dhcp-option=3",
-			"--dhcp-option=121,198.51.100.0/24,10.50.0.1"), stack.Config{DHCPv4: true}, leases4},
+			"--dhcp-option=121,198.51.100.0/24,10.50.0.1"), stack.Config{Dynamic: stack.DHCPv4},
+			leases4},
 		{"DHCP without a subnet", append(dhcp4, "--dhcp-option=1,255.255.255.255",
-			"--dhcp-option=3,172.31.1.1"), stack.Config{DHCPv4: true}, leases4},
+			"--dhcp-option=3,172.31.1.1"), stack.Config{Dynamic: stack.DHCPv4}, leases4},
 		{"DHCP without a subnet, with routes", append(dhcp4, "--dhcp-option=1,255.255.255.255",
 			"--dhcp-option=121,172.31.1.1/32,0.0.0.0,0.0.0.0/0,172.31.1.1"),
-			stack.Config{Auto: true}, leases4},
-		{"SLAAC", slaac, stack.Config{SLAAC: true}, prefix6},
-		{"DHCPv6", dhcp6, stack.Config{SLAAC: true, DHCPv6: true}, leases6},
-		{"auto: DHCP", dhcp4, stack.Config{Auto: true}, leases4},
-		{"auto: SLAAC", slaac, stack.Config{Auto: true}, prefix6},
-		{"auto: DHCPv6", dhcp6, stack.Config{Auto: true}, leases6},
-		{"auto: DHCP and SLAAC", append(dhcp4, slaac...), stack.Config{Auto: true},
+			stack.Config{Dynamic: stack.Auto}, leases4},
+		{"SLAAC", slaac, stack.Config{Dynamic: stack.SLAAC}, prefix6},
+		{"DHCPv6", dhcp6, stack.Config{Dynamic: stack.SLAAC | stack.DHCPv6}, leases6},
+		{"auto: DHCP", dhcp4, stack.Config{Dynamic: stack.Auto}, leases4},
+		{"auto: SLAAC", slaac, stack.Config{Dynamic: stack.Auto}, prefix6},
+		{"auto: DHCPv6", dhcp6, stack.Config{Dynamic: stack.Auto}, leases6},
+		{"auto: DHCP and SLAAC", append(dhcp4, slaac...), stack.Config{Dynamic: stack.Auto},
 			append(leases4, prefix6...)},
 	}
 	for _, tt := range tests {
@@ -238,7 +241,7 @@ func dials(t *testing.T, n *network, s *stack.Stack, from netip.Addr) {
 // are still valid, and they are.
 func TestLinkComesBack(t *testing.T) {
 	n := newNetwork(t, slices.Concat(dhcp4, dhcp6, []string{"--log-dhcp"})...)
-	s, err := n.open(t, stack.Config{Auto: true})
+	s, err := n.open(t, stack.Config{Dynamic: stack.Auto})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +274,7 @@ func TestResolversFromTheNetwork(t *testing.T) {
 	n := newNetwork(t, "--dhcp-range=10.50.0.100,10.50.0.110,2m", "--dhcp-option=6,10.50.0.1",
 		"--port=53", "--no-resolv", "--no-hosts",
 		"--address=/www.example/192.0.2.99")
-	s, err := n.open(t, stack.Config{DHCPv4: true})
+	s, err := n.open(t, stack.Config{Dynamic: stack.DHCPv4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +290,7 @@ func TestResolversFromTheNetwork(t *testing.T) {
 func TestResolversFromDHCPv6(t *testing.T) {
 	need.Long(t, "router and DHCPv6 server, 3 s")
 	n := newNetwork(t, "--enable-ra", "--dhcp-range=fd50::,ra-stateless,64,2m", "--log-dhcp")
-	s, err := n.open(t, stack.Config{Auto: true})
+	s, err := n.open(t, stack.Config{Dynamic: stack.Auto})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,12 +306,13 @@ func TestResolversFromDHCPv6(t *testing.T) {
 func TestNobodyAnswers(t *testing.T) {
 	need.Long(t, "waits for servers that are not there, 6 s")
 	n := newNetwork(t)
-	_, err := n.open(t, stack.Config{DHCPv4: true, AddressTimeout: 500 * time.Millisecond})
+	_, err := n.open(t, stack.Config{Dynamic: stack.DHCPv4,
+		Addressing: stack.AddressOptions{Timeout: 500 * time.Millisecond}})
 	if err == nil || !strings.Contains(err.Error(), "no DHCP server gave an address") ||
 		!strings.Contains(err.Error(), "give an address yourself") {
 		t.Errorf("error %v", err)
 	}
-	s, err := n.open(t, stack.Config{SLAAC: true,
+	s, err := n.open(t, stack.Config{Dynamic: stack.SLAAC,
 		Addresses: []netip.Prefix{netip.MustParsePrefix("10.50.0.9/24")}})
 	if err != nil {
 		t.Fatalf("a link without routers is no error: %v", err)

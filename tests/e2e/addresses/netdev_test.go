@@ -84,8 +84,12 @@ func routers(addrs ...netip.Addr) error {
 // openOn opens a stack on the NIC as a process of the machine.
 func (n *network) openOn(t *testing.T, m *lab.Net, cfg stack.Config) (s *stack.Stack, err error) {
 	t.Helper()
-	cfg.NIC = dv.Config{Kernel: kernel.Opener(n.nic),
-		Facts: dv.PortFacts{Name: "sim", Netdev: netdev, MAC: n.nic.MAC(), MTU: n.nic.MTU()}}
+	cfg.NIC = dv.NIC{
+		Model: dv.Model{
+			Kernel: kernel.Opener(n.nic),
+			Facts:  dv.PortFacts{Name: "sim", Netdev: netdev, MAC: n.nic.MAC(), MTU: n.nic.MTU()},
+		},
+	}
 	err = m.Do(func() (err error) {
 		s, err = stack.Open(t.Context(), cfg)
 		return err
@@ -157,7 +161,7 @@ func TestNetdevFillsGaps(t *testing.T) {
 	need.Long(t, "networks with servers of their own, 3 s")
 	n := newNetwork(t, "--dhcp-range=10.50.0.100,10.50.0.110,2m", "--dhcp-option=3")
 	m := n.machine(t)
-	s, err := n.openOn(t, m, stack.Config{Auto: true})
+	s, err := n.openOn(t, m, stack.Config{Dynamic: stack.Auto})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,13 +194,15 @@ func TestNotLinuxAddress(t *testing.T) {
 			t.Errorf("%v: %v, want %q", c.addr, err, c.err)
 		}
 	}
-	_, err := n.openOn(t, m, stack.Config{Auto: true, AddressTimeout: 100 * time.Millisecond})
+	_, err := n.openOn(t, m, stack.Config{Dynamic: stack.Auto,
+		Addressing: stack.AddressOptions{Timeout: 100 * time.Millisecond}})
 	if !errors.Is(err, stack.ErrNoLease) || !strings.Contains(err.Error(),
 		"give an address yourself in one of the networks of port0, [fd50::/64 10.50.0.0/24]") {
 		t.Errorf("nobody gives an address: %v", err)
 	}
 	n.nic.SetLink(false)
-	_, err = n.openOn(t, m, stack.Config{Auto: true, AddressTimeout: 100 * time.Millisecond})
+	_, err = n.openOn(t, m, stack.Config{Dynamic: stack.Auto,
+		Addressing: stack.AddressOptions{Timeout: 100 * time.Millisecond}})
 	if err == nil || !strings.Contains(err.Error(), "the port's link is down") {
 		t.Errorf("the link is down: %v", err)
 	}

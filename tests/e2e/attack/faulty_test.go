@@ -78,14 +78,17 @@ func serveFaulty(queues int, log io.Writer) (*simnic.NIC, error) {
 	}
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	st, err := stack.Open(context.Background(), stack.Config{
-		NIC: dv.Config{
-			Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(),
-				MTU: nic.MTU()}, MAC: mustMAC(),
+		NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: kernel.Opener(nic),
+				Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(),
+					MTU: nic.MTU()},
+			}, MAC: mustMAC(),
 			RxQueues: queues, TxQueues: queues,
 		},
-		Addresses:          []netip.Prefix{netip.MustParsePrefix(server4 + "/24")},
-		DuplicateDetection: -1,
-		Logger:             logger,
+		Addresses:  []netip.Prefix{netip.MustParsePrefix(server4 + "/24")},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1},
+		Logger:     logger,
 	})
 	if err != nil {
 		return nil, err

@@ -89,10 +89,10 @@ func openCard(cfg *stack.Config, taken string) (*card, error) {
 	}
 	c := &card{nic: nic}
 	config.RxQueues, config.TxQueues, config.HostMode = 2, 2, true
-	config.Facts.Netdev = cfg.NIC.Device
+	config.Model.Facts.Netdev = cfg.NIC.Device
 	c.another, err = dv.Open(context.Background(), config)
-	config.Kernel, config.HostMode = c.open, false
-	cfg.NIC = config
+	config.Model.Kernel, config.HostMode = c.open, false
+	cfg.NIC = config.NIC
 	if err == nil && taken != "" {
 		err = c.steal(taken)
 	}

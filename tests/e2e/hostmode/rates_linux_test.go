@@ -143,7 +143,7 @@ func openOwn(cfg stack.Config, own *card, address string) (*stack.Stack, error) 
 	}
 	cfg.Host, cfg.Addresses = false, []netip.Prefix{prefix}
 	if own != nil {
-		cfg.NIC.Kernel = kernel.Opener(own.nic)
+		cfg.NIC.Model.Kernel = kernel.Opener(own.nic)
 	}
 	return stack.Open(context.Background(), cfg)
 }

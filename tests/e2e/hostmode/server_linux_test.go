@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 // serve opens a stack on the netdev's addresses and does what each line of standard input says. It
 // answers each with one line.
 func serve(netdev string) error {
-	cfg := stack.Config{Host: true, NIC: dv.Config{Device: netdev},
+	cfg := stack.Config{Host: true, NIC: dv.NIC{Device: netdev},
 		TCP:    stack.TCPOptions{Backlog: 16384},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	var own *card

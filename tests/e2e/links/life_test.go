@@ -33,7 +33,8 @@ func interfaceIndex(t *testing.T, name string) int {
 
 func open(t *testing.T, link gstack.LinkEndpoint, last byte) *stack.Stack {
 	t.Helper()
-	s, err := stack.New(link, stack.Config{Addresses: addresses(last), DuplicateDetection: -1})
+	s, err := stack.New(link, stack.Config{Addresses: addresses(last),
+		Addressing: stack.AddressOptions{DuplicateDetection: -1}})
 	must(t, err)
 	return s
 }

@@ -96,10 +96,13 @@ func open(t *testing.T, name string, w wire.Wire, address string) (*stack.Stack,
 	if err := n.ConnectWire(w); err != nil {
 		t.Fatal(err)
 	}
-	s, err := stack.Open(t.Context(), stack.Config{DuplicateDetection: -1,
-		Addresses: []netip.Prefix{netip.MustParsePrefix(address)},
-		NIC: dv.Config{Kernel: kernel.Opener(n), RxQueues: 2, TxQueues: 2,
-			Facts: dv.PortFacts{Name: name, Netdev: name + "net", MAC: n.MAC(), MTU: n.MTU()}}})
+	s, err := stack.Open(t.Context(),
+		stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1},
+			Addresses: []netip.Prefix{netip.MustParsePrefix(address)},
+			NIC: dv.NIC{Model: dv.Model{
+				Kernel: kernel.Opener(n),
+				Facts:  dv.PortFacts{Name: name, Netdev: name + "net", MAC: n.MAC(), MTU: n.MTU()},
+			}, RxQueues: 2, TxQueues: 2}})
 	if errors.Is(err, errors.ErrUnsupported) {
 		need.That(t, "simnic", err)
 	}

@@ -60,6 +60,11 @@ func Open(netdev, port string, mac net.HardwareAddr) (*simnic.NIC, dv.Config, er
 	if err != nil {
 		return nil, dv.Config{}, errors.Join(err, nic.Close())
 	}
-	return nic, dv.Config{Kernel: kernel.Opener(nic), DelayDrop: true,
-		Facts: dv.PortFacts{Name: "sim0", Netdev: netdev, MAC: nic.MAC(), MTU: nic.MTU()}}, nil
+	return nic, dv.Config{NIC: dv.NIC{
+		Model: dv.Model{
+			Kernel: kernel.Opener(nic),
+			Facts:  dv.PortFacts{Name: "sim0", Netdev: netdev, MAC: nic.MAC(), MTU: nic.MTU()},
+		},
+		Rings: dv.Rings{DelayDrop: true},
+	}}, nil
 }

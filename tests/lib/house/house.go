@@ -229,9 +229,15 @@ func (t *tree) knobs(dir, name string, seen map[string]bool) (n int) {
 	seen[dir+"."+name] = true
 	for _, f := range s.Fields.List {
 		fieldDir, fieldType := t.typeOf(dir, f.Type)
-		options := slices.ContainsFunc([]string{"Config", "Options", "Rings", "Steering", "Test",
-			"Uplink", "Link"}, func(end string) bool { return strings.HasSuffix(fieldType, end) })
-		for _, id := range f.Names {
+		options := slices.ContainsFunc([]string{"Config", "Options", "NIC", "Model", "Rings",
+			"Steering", "Tuning"}, func(end string) bool {
+			return strings.HasSuffix(fieldType, end)
+		})
+		names := f.Names
+		if len(names) == 0 { // embedded
+			names = []*ast.Ident{{Name: fieldType}}
+		}
+		for _, id := range names {
 			if !id.IsExported() {
 				continue
 			}

@@ -22,7 +22,7 @@ type Stack struct {
 
 // Config groups options.
 type Config struct {
-	NIC  dv.Config
+	NIC  dv.NIC
 	Name string
 	own  int
 }
@@ -41,8 +41,9 @@ func (s Stack) announceAddress() {}
 func take() {}
 `,
 		"stack/stack_test.go": "package stack\n\nfunc left() {}\n",
-		"dv/dv.go":            "package dv\n\ntype Config struct{ Device, MAC string }\n",
-		"tests/x.go":          "package tests\n\nfunc over() {}\n",
+		"dv/dv.go": "package dv\n\ntype NIC struct{ Device string; Rings }\n\n" +
+			"type Rings struct{ Size int }\n",
+		"tests/x.go": "package tests\n\nfunc over() {}\n",
 	} {
 		name = filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -54,7 +55,7 @@ func take() {}
 	}
 	got, err := Count(root)
 	want := Figures{
-		ProductLines: 31, LargestPackage: "stack", LargestFiles: 2, LongestFile: 22,
+		ProductLines: 33, LargestPackage: "stack", LargestFiles: 2, LongestFile: 22,
 		StackMethods: 3, StackFields: 3, StackFiles: 2, Knobs: 3,
 		Functions: 3, OneWord: 2, DocComments: 5, Definitions: 2, CausativeHas: 1,
 	}

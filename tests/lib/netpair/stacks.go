@@ -51,9 +51,10 @@ func New(t testing.TB, faults Faults, opts ...Option) (server, client *stack.Sta
 
 func open(t testing.TB, p *Port, server bool, opts []Option) *stack.Stack {
 	t.Helper()
-	cfg := stack.Config{DuplicateDetection: -1, Addresses: []netip.Prefix{
-		netip.PrefixFrom(ClientIP4, 24), netip.PrefixFrom(ClientIP6, 64),
-	}}
+	cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1},
+		Addresses: []netip.Prefix{
+			netip.PrefixFrom(ClientIP4, 24), netip.PrefixFrom(ClientIP6, 64),
+		}}
 	if server {
 		cfg.Addresses = []netip.Prefix{netip.PrefixFrom(ServerIP4, 24),
 			netip.PrefixFrom(ServerIP6, 64)}

@@ -30,8 +30,8 @@ func flood(args []string) error {
 	}
 	posted, multi := 0, uint64(0)
 	for range *rounds {
-		d, err := dv.Open(context.Background(), dv.Config{Device: "mlx5_0", MAC: src,
-			RxQueues: 2, TxQueues: 2})
+		d, err := dv.Open(context.Background(), dv.Config{NIC: dv.NIC{Device: "mlx5_0", MAC: src,
+			RxQueues: 2, TxQueues: 2}})
 		if err != nil {
 			return err
 		}

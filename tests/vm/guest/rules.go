@@ -19,7 +19,8 @@ import (
 // rules is the subcommand: it opens a device in host mode, adds the rules that its arguments name,
 // and prints each frame that comes in; the rules with their counts at SIGUSR1. SIGTERM ends it.
 func rules(args []string) error {
-	dev, err := dv.Open(context.Background(), dv.Config{Device: "mlx5_0", HostMode: true})
+	dev, err := dv.Open(context.Background(), dv.Config{NIC: dv.NIC{Device: "mlx5_0"},
+		HostMode: true})
 	if err != nil {
 		return err
 	}

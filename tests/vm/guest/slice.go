@@ -43,9 +43,17 @@ func slice(args []string) error {
 		return err
 	}
 	cfg := dv.Config{
-		Device: *name, RxQueues: *rx, TxQueues: *tx, Striding: *striding,
-		VLAN: uint16(*vlan), BlueFlame: *blueFlame,
-		EventFrames: uint16(*events), EventMicroseconds: uint16(10 * *events),
+		NIC: dv.NIC{
+			Device:   *name,
+			RxQueues: *rx,
+			TxQueues: *tx,
+			VLAN:     uint16(*vlan),
+			Rings:    dv.Rings{Striding: *striding},
+		}, Tuning: dv.Tuning{
+			BlueFlame:         *blueFlame,
+			EventFrames:       uint16(*events),
+			EventMicroseconds: uint16(10 * *events),
+		},
 	}
 	var err error
 	if *mac != "" {

@@ -33,8 +33,14 @@ func open(t *testing.T, mac net.HardwareAddr, w wire.Wire, mtu int) *dv.Device {
 		t.Fatal(err)
 	}
 	dev, err := dv.Open(t.Context(), dv.Config{
-		Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu},
-		MAC: mac, RxQueueSize: 4096,
+		NIC: dv.NIC{
+			MAC: mac,
+			Model: dv.Model{
+				Kernel: kernel.Opener(nic),
+				Facts:  dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: mtu},
+			},
+			Rings: dv.Rings{RxQueueSize: 4096},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

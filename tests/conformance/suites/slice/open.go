@@ -52,10 +52,12 @@ func (p *Pair) open(ctx context.Context, port wire.Wire, v4, v6 netip.Addr) (*st
 		return nil, err
 	}
 	return stack.Open(ctx, stack.Config{
-		NIC: dv.Config{Kernel: kernel.Opener(nic),
-			Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}},
-		Addresses:          []netip.Prefix{netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 64)},
-		DuplicateDetection: -1,
+		NIC: dv.NIC{Model: dv.Model{
+			Kernel: kernel.Opener(nic),
+			Facts:  dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()},
+		}},
+		Addresses:  []netip.Prefix{netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 64)},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1},
 	})
 }
 

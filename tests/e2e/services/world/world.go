@@ -106,13 +106,15 @@ func New(t testing.TB, faults string) *World {
 	cable = recorded(t, "server", faulty)
 	must(t, nic.ConnectWire(moving.Wire(cable, &w.moved)))
 	st, err := stack.Open(t.Context(), stack.Config{
-		NIC: dv.Config{
-			Kernel: kernel.Opener(nic),
-			Facts: dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev,
-				MAC: nic.MAC(), MTU: nic.MTU()},
+		NIC: dv.NIC{
+			Model: dv.Model{
+				Kernel: kernel.Opener(nic),
+				Facts: dv.PortFacts{Name: nic.Config().Name, Netdev: nic.Config().Netdev,
+					MAC: nic.MAC(), MTU: nic.MTU()},
+			},
 		},
-		Addresses:          prefixes(Server4, Server6),
-		DuplicateDetection: -1,
+		Addresses:  prefixes(Server4, Server6),
+		Addressing: stack.AddressOptions{DuplicateDetection: -1},
 	})
 	must(t, err)
 	t.Cleanup(func() { end(t, st) })

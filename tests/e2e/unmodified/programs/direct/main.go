@@ -19,7 +19,7 @@ const text = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 func main() {
 	st, err := stack.Open(context.Background(), stack.Config{
-		NIC:       dv.Config{Device: os.Args[1]},
+		NIC:       dv.NIC{Device: os.Args[1]},
 		Addresses: []netip.Prefix{netip.MustParsePrefix(os.Args[2])}})
 	if err != nil {
 		log.Fatal(err)
