@@ -138,9 +138,7 @@ func (s *addressManager) ask(ctx context.Context) error {
 }
 
 // dynamic says whether c asks the network for addresses.
-func (c Config) dynamic() bool {
-	return c.Dynamic != 0
-}
+func (c Config) dynamic() bool { return c.Dynamic != 0 }
 
 // HardwareAddr implements dhcp.Host.
 func (s *addressManager) HardwareAddr() net.HardwareAddr { return s.stack.HardwareAddr() }

@@ -143,7 +143,7 @@ func TestAnnouncedAgain(t *testing.T) {
 			virtual := clocktest.New()
 			s, n, w := onWire(t, stack.Config{Clock: virtual.Clock(),
 				Addressing: stack.AddressOptions{NoAnnounce: silent},
-				Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}},
+				Addresses:  []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}},
 				func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) })
 			virtual.Advance(time.Minute)
 			w.forget()

@@ -108,25 +108,12 @@ func (f *ringFlags) check(given func(flag string) bool) error {
 // open opens the device. undo closes what it opened, also when open fails.
 func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *cleanup) (*dv.Device, error) {
 	cfg := dv.Config{
-		NIC: dv.NIC{
-			Device:   f.device,
-			MAC:      f.mac,
-			RxQueues: f.queues,
-			TxQueues: f.queues,
-			MTU:      f.mtu,
-			Steering: dv.Steering{Promiscuous: f.promiscuous},
-			Rings: dv.Rings{
-				RxQueueSize: f.rxSize,
-				TxQueueSize: f.txSize,
-				Striding:    f.striding,
-			},
-		}, Logger: log,
-		Tuning: dv.Tuning{
-			NoMultiPacketSend: f.noEMPW,
-			NoMultiSegment:    f.noMultiSeg,
-			BlueFlame:         f.blueFlame,
-			NoCompression:     f.noCompress,
-		},
+		NIC: dv.NIC{Device: f.device, MAC: f.mac, RxQueues: f.queues, TxQueues: f.queues,
+			MTU: f.mtu, Steering: dv.Steering{Promiscuous: f.promiscuous},
+			Rings: dv.Rings{RxQueueSize: f.rxSize, TxQueueSize: f.txSize, Striding: f.striding}},
+		Tuning: dv.Tuning{NoMultiPacketSend: f.noEMPW, NoMultiSegment: f.noMultiSeg,
+			BlueFlame: f.blueFlame, NoCompression: f.noCompress},
+		Logger: log,
 	}
 	if f.device == simDevice {
 		nic, err := openSim(f.sim, f.mtu, nil, log, undo)

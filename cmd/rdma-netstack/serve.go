@@ -154,18 +154,13 @@ type addressSources struct {
 
 // address parses one --address.
 func (f *serveFlags) address(s string) error {
-	switch s {
-	case "dhcp":
-		f.sources.dynamic |= stack.DHCPv4
-	case "dhcp6":
-		f.sources.dynamic |= stack.DHCPv6
-	case "slaac":
-		f.sources.dynamic |= stack.SLAAC
-	case "auto":
-		f.sources.dynamic |= stack.Auto
-	case "host":
+	sources := map[string]stack.Dynamic{"dhcp": stack.DHCPv4, "dhcp6": stack.DHCPv6,
+		"slaac": stack.SLAAC, "auto": stack.Auto}
+	if s == "host" {
 		f.sources.host = true
-	default:
+	} else if d := sources[s]; d != 0 {
+		f.sources.dynamic |= d
+	} else {
 		p, err := stack.ParseAddress(s)
 		f.addresses = append(f.addresses, p)
 		return err

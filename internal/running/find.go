@@ -107,21 +107,12 @@ func (s Server) Sockets(ctx context.Context) (all []stack.Socket, err error) {
 
 // read asks the server, and has the answer decoded.
 func (s Server) read(ctx context.Context, method, path string, decode func(io.Reader) error) error {
-	req, err := http.NewRequestWithContext(ctx, method, "http://server"+path, nil)
+	body, err := s.request(ctx, s.client, method, path, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return fmt.Errorf("ask process %d: %w", s.PID, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return fmt.Errorf("process %d answers %s: %s", s.PID, resp.Status,
-			strings.TrimSpace(string(text)))
-	}
-	if err := decode(resp.Body); err != nil {
+	defer body.Close()
+	if err := decode(body); err != nil {
 		return fmt.Errorf("decode what process %d says of %s: %w", s.PID, path, err)
 	}
 	return nil
@@ -140,19 +131,25 @@ func (s Server) Open(ctx context.Context, path string) (io.ReadCloser, error) {
 
 func (s Server) open(ctx context.Context, method, path string, body io.Reader) (io.ReadCloser,
 	error) {
+	return s.request(ctx, &http.Client{Transport: s.client.Transport}, method, path, body)
+}
+
+// request asks the server by client and returns the body of its answer, which the caller closes.
+func (s Server) request(ctx context.Context, client *http.Client, method, path string,
+	body io.Reader) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://server"+path, body)
 	if err != nil {
 		return nil, err
 	}
-	patient := http.Client{Transport: s.client.Transport}
-	resp, err := patient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask process %d: %w", s.PID, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return nil, fmt.Errorf("process %d: %s", s.PID, strings.TrimSpace(string(text)))
+		return nil, fmt.Errorf("process %d answers %s: %s", s.PID, resp.Status,
+			strings.TrimSpace(string(text)))
 	}
 	return resp.Body, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -84,14 +85,14 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 // refused tells captures that frame i is dropped, and why.
 func (w *worker) refused(i int) {
 	if w.captured.Active() {
-		w.captured.Drop(i, dropReasons[w.refusal].sentence)
+		w.captured.Drop(i, w.refusal)
 	}
 }
 
 // drop counts a frame that is dropped for a reason. It returns false.
 func (w *worker) drop(why dropReason) bool {
 	w.count.drops[why].Add(1)
-	w.refusal = why
+	w.refusal = dropReasons[why].sentence
 	return false
 }
 
@@ -100,32 +101,24 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 	if c == 0 {
 		return
 	}
-	if c&tcpfix.ZeroWindow != 0 {
-		w.count.zeroWindow.Add(1)
-	}
-	if c&tcpfix.SYNRTT != 0 {
-		w.count.synRTTFixed.Add(1)
-	}
-	if c&tcpfix.SACKRemoved != 0 {
-		w.count.sackRemoved.Add(1)
-	}
-	if c&tcpfix.EchoAged != 0 {
-		w.count.echoAged.Add(1)
-	}
-	if c&tcpfix.NarrowWindow != 0 {
-		w.count.narrowWindow.Add(1)
-	}
-	if c&(tcpfix.HandshakeData|tcpfix.HandshakeStamp) != 0 {
-		w.count.handshakeData.Add(1)
-	}
-	if c&tcpfix.PathMTU != 0 {
-		w.count.pathMTU.Add(1)
+	for _, x := range [...]struct {
+		of tcpfix.Changes
+		n  *atomic.Uint64
+	}{
+		{tcpfix.ZeroWindow, &w.count.zeroWindow}, {tcpfix.SYNRTT, &w.count.synRTTFixed},
+		{tcpfix.SACKRemoved, &w.count.sackRemoved}, {tcpfix.EchoAged, &w.count.echoAged},
+		{tcpfix.NarrowWindow, &w.count.narrowWindow}, {tcpfix.PathMTU, &w.count.pathMTU},
+		{tcpfix.HandshakeData | tcpfix.HandshakeStamp, &w.count.handshakeData},
+		{tcpfix.Forged, &w.count.drops[dropForged]},
+	} {
+		if c&x.of != 0 {
+			x.n.Add(1)
+		}
 	}
 	if c&tcpfix.Forged != 0 {
-		w.drop(dropForged)
-	}
-	if c&tcpfix.Held != 0 {
-		w.refusal = dropHeld // tcpfix counts it
+		w.refusal = dropReasons[dropForged].sentence
+	} else if c&tcpfix.Held != 0 { // which tcpfix counts
+		w.refusal = "it tells of a gap that may close by itself"
 	}
 }
 

@@ -90,7 +90,6 @@ const (
 	dropShed
 	dropBackup
 	dropSteered
-	dropHeld
 )
 
 // dropReasons gives each reason its name in metrics, the sentence for captures, and its counter.
@@ -120,8 +119,6 @@ var dropReasons = [...]struct {
 		func(s *Stats) *uint64 { return &s.RxBackup }},
 	dropSteered: {"", "it is another process's, which has the same address",
 		func(s *Stats) *uint64 { return &s.RxSteered }},
-	dropHeld: {"", "it tells of a gap that may close by itself",
-		func(s *Stats) *uint64 { return &s.RxACKsKept }},
 }
 
 // RxDrops yields the reasons for which the endpoint drops received frames, and how often it has.

@@ -142,7 +142,7 @@ type worker struct {
 	segments [][]byte                  // of one such frame; scratch memory
 
 	captured capture.Batch // of this batch, while there are taps
-	refusal  dropReason    // why the frame at hand is dropped
+	refusal  string        // why the frame at hand is dropped
 	nicTime  nicTime
 
 	origin origin // of the frames at hand
