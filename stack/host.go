@@ -144,7 +144,8 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 	}
 	cfg.hostAddresses, cfg.NIC.Device = found.Addresses, h.Name()
 	cfg.netdevName = h.Name()
-	cfg.Addressing.DuplicateDetection, cfg.Addressing.NoAnnounce = -1, true // the kernel has done so
+	// the kernel has done so
+	cfg.Addressing.DuplicateDetection, cfg.Addressing.NoAnnounce = -1, true
 	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.Name()}})
 	if err != nil {
 		return nil, errors.Join(err, h.close())

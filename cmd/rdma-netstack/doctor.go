@@ -123,11 +123,8 @@ func (f *doctorFlags) print(r *doctor.Report, out streams, text func(io.Writer) 
 // firstContact runs the checks on the device.
 func (f *doctorFlags) firstContact(ctx context.Context, out streams) (r *doctor.Report, err error) {
 	log := slog.New(slog.NewTextHandler(out.stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	cfg := card.Config{NIC: dv.Config{NIC: dv.NIC{
-		Device:   f.device,
-		MAC:      f.mac,
-		Steering: dv.Steering{AllowNetdevMAC: f.netdevMAC},
-	}, Logger: log}}
+	cfg := card.Config{NIC: dv.Config{Logger: log, NIC: dv.NIC{Device: f.device, MAC: f.mac,
+		Steering: dv.Steering{AllowNetdevMAC: f.netdevMAC}}}}
 	limit := contactTime
 	if f.pull {
 		limit += contactTime * 2
