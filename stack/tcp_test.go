@@ -405,7 +405,7 @@ func TestOptions(t *testing.T) {
 			tcpip.TCPTimeWaitReuseLoopbackOnly},
 		{"UDP read", udpRead, tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 5000, Max: 7000},
 			tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 16 << 20}},
-		{"UDP write", udpWrite, tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 6000, Max: 7000},
+		{"UDP write", udpWrite, tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 5000, Max: 7000},
 			tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 16 << 20}},
 	} {
 		if got := c.get(server); got != c.want {
