@@ -8,7 +8,6 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
-	"github.com/rdma-netstack/rdma-netstack/tests/lib/plain"
 )
 
 // packetHost is our stack on packet sockets.
