@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // eventFile is the kernel's side of an event descriptor. The client's side is the other end of a
@@ -183,4 +184,203 @@ func (e *eventFile) completion(user uint64) {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], user)
 	e.postRecord(b[:])
+}
+
+// eventSet holds the event descriptors of one open file. Only locks of descriptors are taken inside
+// its lock: events come while queues are locked.
+type eventSet struct {
+	mu       sync.Mutex
+	async    []*eventFile // objects report to the first
+	channels []*eventFile
+	cancel   func() // cancels the subscription to the port's and the device's events
+	ended    bool
+}
+
+// subscribeAll subscribes to events of the port and the device.
+func (s *eventSet) subscribeAll(n *simnic.NIC) {
+	cancel := n.Subscribe(s.passDeviceEvent)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancel = cancel
+}
+
+func (s *eventSet) addAsync(e *eventFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.async = append(s.async, e)
+}
+
+func (s *eventSet) addChannel(e *eventFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.channels = append(slices.DeleteFunc(s.channels, (*eventFile).abandoned), e)
+}
+
+// asyncFile returns the descriptor to which an object created now reports, nil if there is none
+// yet.
+func (s *eventSet) asyncFile() *eventFile {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.async) == 0 {
+		return nil
+	}
+	return s.async[0]
+}
+
+// channelOf finds the completion channel of the client's descriptor.
+func (s *eventSet) channelOf(fd int) *eventFile {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.channels {
+		if e.hasFD(fd) {
+			return e
+		}
+	}
+	return nil
+}
+
+// passDeviceEvent passes on events of the port and the device. A fatal one is the last: the kernel
+// then removes the device, and the descriptors read end of file.
+func (s *eventSet) passDeviceEvent(ev simnic.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.async {
+		switch ev.Type {
+		case simnic.EventPortUp:
+			e.postAsync(uverbs.EventPortActive, uint64(ev.Port))
+		case simnic.EventPortDown:
+			e.postAsync(uverbs.EventPortError, uint64(ev.Port))
+		case simnic.EventDeviceFatal:
+			e.postAsync(uverbs.EventDeviceFatal, 0)
+		}
+	}
+	if ev.Type == simnic.EventDeviceFatal {
+		s.endFiles()
+	}
+}
+
+func (s *eventSet) endFiles() {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	for _, e := range append(s.async, s.channels...) {
+		e.closeOurEnd()
+	}
+}
+
+// closeAll ends the subscription and all descriptors.
+func (s *eventSet) closeAll() {
+	s.mu.Lock()
+	cancel := s.cancel
+	s.cancel = nil
+	s.endFiles()
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// eventQueue is an event descriptor without a file (uverbs.EventQueue). The kernel posts and ends,
+// the client reads and closes.
+type eventQueue struct {
+	ready chan struct{} // holds one token
+
+	mu      sync.Mutex // covers what follows
+	records [][]byte
+	ended   bool // by the kernel
+	closed  bool // by the client
+}
+
+var _ uverbs.EventQueue = (*eventQueue)(nil)
+
+// firstQueue gives the number of the first event queue of a node: no descriptor is that large
+// (nr_open of linux is 2^20).
+const firstQueue = 1 << 30
+
+// newEventFile returns an event descriptor for the client, of the kind that the configuration says.
+func (n *node) newEventFile(name string) (*eventFile, unix.Errno) {
+	if !n.linux.cfg.EventQueues {
+		return newEventFile(name)
+	}
+	q := &eventQueue{ready: make(chan struct{}, 1)}
+	n.queues.mu.Lock()
+	defer n.queues.mu.Unlock()
+	n.queues.all = append(n.queues.all, q)
+	return &eventFile{queue: q, fd: firstQueue + len(n.queues.all) - 1}, 0
+}
+
+// eventQueues are the event queues of a node, by number.
+type eventQueues struct {
+	mu  sync.Mutex
+	all []*eventQueue // guarded by mu
+}
+
+// EventQueue implements uverbs.EventQueues.
+func (n *node) EventQueue(fd int) uverbs.EventQueue {
+	n.queues.mu.Lock()
+	defer n.queues.mu.Unlock()
+	if i := fd - firstQueue; i >= 0 && i < len(n.queues.all) {
+		return n.queues.all[i]
+	}
+	return nil
+}
+
+// appendRecord appends a copy of a record.
+func (q *eventQueue) appendRecord(record []byte) {
+	q.mu.Lock()
+	if !q.ended && !q.closed && len(q.records) < maxBacklog {
+		q.records = append(q.records, slices.Clone(record))
+	}
+	q.mu.Unlock()
+	q.Wake()
+}
+
+// endRecords makes the client read the end behind the records.
+func (q *eventQueue) endRecords() {
+	q.mu.Lock()
+	q.ended = true
+	q.mu.Unlock()
+	q.Wake()
+}
+
+// Read implements uverbs.EventQueue.
+func (q *eventQueue) Read(b []byte) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case len(q.records) > 0:
+		n := copy(b, q.records[0])
+		q.records = q.records[1:]
+		return n, nil
+	case q.ended:
+		return 0, nil
+	}
+	return 0, unix.EAGAIN
+}
+
+// Ready implements uverbs.EventQueue.
+func (q *eventQueue) Ready() <-chan struct{} { return q.ready }
+
+// Wake implements uverbs.EventQueue.
+func (q *eventQueue) Wake() {
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Close implements uverbs.EventQueue.
+func (q *eventQueue) Close() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed, q.records = true, nil
+	return nil
+}
+
+// abandoned reports whether the client closed the queue.
+func (q *eventQueue) abandoned() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed
 }
