@@ -20,6 +20,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
@@ -314,7 +315,6 @@ const (
 const (
 	defaultName      = "net0"
 	defaultDetection = 300 * time.Millisecond
-	manyAddresses    = 16
 )
 
 // withDefaults returns c with every unset field that has a default filled in.
@@ -324,7 +324,7 @@ func (c Config) withDefaults() Config {
 		c.Addressing.DuplicateDetection = defaultDetection
 	}
 	if c.Addressing.Timeout == 0 {
-		c.Addressing.Timeout = defaultAddressTimeout
+		c.Addressing.Timeout = addrconf.DefaultTimeout
 	}
 	if c.Uplink.MaxOutage == 0 {
 		c.Uplink.MaxOutage = defaultMaxOutage
@@ -485,7 +485,7 @@ func (c Config) reachesOnLink(hop netip.Addr) bool {
 	for _, p := range c.Addresses {
 		switch {
 		case p.Addr().Is4() != hop.Is4():
-		case lacksLength(p) || p.Contains(hop):
+		case env.LacksLength(p) || p.Contains(hop):
 			return true
 		case !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast():
 			addresses++
@@ -658,3 +658,21 @@ func (r BufferRange) validate(what string) error {
 	}
 	return nil
 }
+
+// ParseAddress reads one address of ours as a user writes it, address and prefix length:
+// "192.0.2.10/24" or "2001:db8::10/64". Without a length it is for [Open] to find, see
+// [Config.Addresses]. The error is one sentence that says how to write it.
+func ParseAddress(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if a, bare := netip.ParseAddr(s); bare == nil && a.Zone() == "" {
+		p, err = netip.PrefixFrom(a, -1), nil
+	}
+	if err != nil {
+		return netip.Prefix{},
+			fmt.Errorf("address %q is not of the form 192.0.2.10/24 or 2001:db8::10/64", s)
+	}
+	return p, env.CheckAddress(p)
+}
+
+// dynamic says whether c asks the network for addresses.
+func (c Config) dynamic() bool { return c.Dynamic != 0 }

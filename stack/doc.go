@@ -66,9 +66,10 @@
 //
 //	ioSide.mu, listenerTable.mu, lifetime.live, handover.Handover.pausing, UDPConn.groups
 //	handover.taking.mu, host.following, linkMTU.mu, host.mu
-//	addressManager.changing, autoconf.applying, autoconf.mu, memberships.telling
-//	memberships.mu  netstack's callbacks take it
-//	raEvents.mu  netstack's callbacks take it
+//	addrconf.Manager.changing, addrconf.autoconf.applying, addrconf.autoconf.mu
+//	addrconf.memberships.telling
+//	addrconf.memberships.mu  netstack's callbacks take it
+//	addrconf.raEvents.mu  netstack's callbacks take it
 //	neighbours.mu  netstack's callbacks take it
 //	neighbours.known, uplink.bond.mu, failover.Link.mu, tcpMemory.telling, health.mu, tcpMemory.mu
 //	timeWaits.mu  netstack's callbacks take it, and then that of TCP's options

@@ -73,7 +73,7 @@ func syscallError(call string, err tcpip.Error) error {
 	if _, none := err.(*tcpip.ErrNoPortAvailable); none && call == "connect" {
 		return os.NewSyscallError(call, syscall.EADDRNOTAVAIL)
 	}
-	return os.NewSyscallError(call, errno(err))
+	return os.NewSyscallError(call, env.Errno(err))
 }
 
 // udpConnectError is syscallError for connect of a UDP socket: without a free port Linux says that
@@ -85,73 +85,7 @@ func udpConnectError(err tcpip.Error) error {
 	return syscallError("connect", err)
 }
 
-// asError adds what was being done; nil stays nil.
-func asError(doing string, err tcpip.Error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w (%s)", doing, errno(err), err)
-}
-
 func wouldBlock(err tcpip.Error) bool {
 	_, ok := err.(*tcpip.ErrWouldBlock)
 	return ok
-}
-
-// errno returns the number Linux uses for the condition netstack reports
-// (the correspondence gVisor's own system calls use).
-func errno(err tcpip.Error) syscall.Errno {
-	switch err := err.(type) {
-	case icmpError:
-		return err.number()
-	case *tcpip.ErrClosedForSend, *tcpip.ErrAborted:
-		return syscall.EPIPE
-	case *tcpip.ErrConnectionReset:
-		return syscall.ECONNRESET
-	case *tcpip.ErrConnectionRefused:
-		return syscall.ECONNREFUSED
-	case *tcpip.ErrConnectionAborted:
-		return syscall.ECONNABORTED
-	case *tcpip.ErrTimeout:
-		return syscall.ETIMEDOUT
-	case *tcpip.ErrNotConnected, *tcpip.ErrClosedForReceive:
-		return syscall.ENOTCONN
-	case *tcpip.ErrAlreadyConnected:
-		return syscall.EISCONN
-	case *tcpip.ErrAlreadyConnecting:
-		return syscall.EALREADY
-	case *tcpip.ErrConnectStarted:
-		return syscall.EINPROGRESS
-	case *tcpip.ErrWouldBlock:
-		return syscall.EAGAIN
-	case *tcpip.ErrPortInUse, *tcpip.ErrNoPortAvailable:
-		return syscall.EADDRINUSE
-	case *tcpip.ErrBadLocalAddress:
-		return syscall.EADDRNOTAVAIL
-	case *tcpip.ErrHostUnreachable:
-		return syscall.EHOSTUNREACH
-	case *tcpip.ErrHostDown:
-		return syscall.EHOSTDOWN
-	case *tcpip.ErrNetworkUnreachable, *tcpip.ErrNoNet:
-		return syscall.ENETUNREACH
-	case *tcpip.ErrAddressFamilyNotSupported:
-		return syscall.EAFNOSUPPORT
-	case *tcpip.ErrDestinationRequired:
-		return syscall.EDESTADDRREQ
-	case *tcpip.ErrMessageTooLong:
-		return syscall.EMSGSIZE
-	case *tcpip.ErrNoBufferSpace:
-		return syscall.ENOBUFS
-	case *tcpip.ErrBroadcastDisabled:
-		return syscall.EACCES
-	case *tcpip.ErrNotPermitted:
-		return syscall.EPERM
-	case *tcpip.ErrNotSupported:
-		return syscall.EOPNOTSUPP
-	case *tcpip.ErrUnknownDevice, *tcpip.ErrUnknownNICID, *tcpip.ErrInvalidNICID:
-		return syscall.ENODEV
-	case *tcpip.ErrUnknownProtocolOption:
-		return syscall.ENOPROTOOPT
-	}
-	return syscall.EINVAL
 }

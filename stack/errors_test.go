@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // TestErrno checks every error of netstack's endpoints that servers depend on.
@@ -51,15 +53,15 @@ func TestErrno(t *testing.T) {
 		{&tcpip.ErrInvalidEndpointState{}, syscall.EINVAL},
 		{&tcpip.ErrInvalidOptionValue{}, syscall.EINVAL},
 	} {
-		if got := errno(c.from); got != c.to {
+		if got := env.Errno(c.from); got != c.to {
 			t.Errorf("%T is %v, want %v", c.from, got, c.to)
 		}
-		if err := asError("try", c.from); !errors.Is(err, c.to) ||
+		if err := env.AsError("try", c.from); !errors.Is(err, c.to) ||
 			!strings.HasPrefix(err.Error(), "try: ") {
 			t.Errorf("%T: %v", c.from, err)
 		}
 	}
-	if asError("try", nil) != nil {
+	if env.AsError("try", nil) != nil {
 		t.Error("no error becomes one")
 	}
 }
@@ -126,4 +128,26 @@ func TestKeepAliveFields(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}
+}
+
+// FuzzParseAddress: an accepted address is a host's, and its text parses to the same address.
+func FuzzParseAddress(f *testing.F) {
+	for _, s := range []string{"192.0.2.10/24", "2001:db8::10/64", "192.0.2.10", "10.0.0.0/31",
+		"::ffff:192.0.2.10/120", "fe80::1%eth0", "", "0.0.0.0/0", "ff02::1/64"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := ParseAddress(s)
+		if err != nil {
+			return
+		}
+		if a := p.Addr(); a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.Is4In6() ||
+			a.Zone() != "" || p.Bits() > a.BitLen() {
+			t.Errorf("%q is %v", s, p)
+		}
+		again, err := ParseAddress(p.String())
+		if !env.LacksLength(p) && (err != nil || again != p) {
+			t.Errorf("%q is %v, and that %v, %v", s, p, again, err)
+		}
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
@@ -146,7 +147,7 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 	cfg.netdevName = h.Name()
 	// the kernel has done so
 	cfg.Addressing.DuplicateDetection, cfg.Addressing.NoAnnounce = -1, true
-	s, err := build(cfg, &netdevConfig{Network: dv.Network{Netdev: h.Name()}})
+	s, err := build(cfg, &addrconf.Netdev{Network: dv.Network{Netdev: h.Name()}})
 	if err != nil {
 		return nil, errors.Join(err, h.close())
 	}
@@ -190,7 +191,7 @@ func (h *host) findNetdev(cfg Config) (found hostnet.Network, err error) {
 // open gives the stack its link and the configuration of the host.
 func (h *host) open(ctx context.Context, found hostnet.Network) error {
 	s := h.stack
-	s.sources.kernel = h.source
+	s.addrs.Sources().Kernel = h.source
 	link, err := h.openLink(ctx)
 	if err != nil {
 		return err
@@ -308,7 +309,7 @@ func (h *host) claimBlock(ctx context.Context) error {
 		return err
 	}
 	first := h.block.First
-	return asError("set ephemeral ports",
+	return env.AsError("set ephemeral ports",
 		h.stack.net.SetPortRange(first, first+backing.BlockSize-1))
 }
 

@@ -156,7 +156,7 @@ func (h *host) take(found hostnet.Network) (again time.Duration) {
 	if err := h.useRoutes(found.Routes); err != nil {
 		s.log.Warn("the host's routes", "interface", s.name, "error", err)
 	}
-	s.addrs.addressesChanged()
+	s.addrs.AddressesChanged()
 	return again
 }
 
@@ -169,7 +169,7 @@ func (h *host) add(p netip.Prefix) {
 	s := h.stack
 	err := h.addPorts(p)
 	if err == nil {
-		err = s.addrs.addAddress(s.life.ctx, p)
+		err = s.addrs.AddAddress(s.life.ctx, p)
 	}
 	if err != nil && s.life.ctx.Err() == nil {
 		s.log.Warn("an address of the host is not served in full", "interface", s.name,

@@ -229,8 +229,8 @@ type icmpError struct {
 	before   uint64
 }
 
-// number returns the errno that the socket reports.
-func (e icmpError) number() syscall.Errno {
+// Number returns the errno that the socket reports.
+func (e icmpError) Number() syscall.Errno {
 	if e.segments != nil && e.segments.Value() != e.before {
 		return syscall.ETIMEDOUT
 	}

@@ -3,9 +3,13 @@ package stack
 import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 )
 
 // hostDispatcher is between netstack's network layer and its sockets. It keeps the host from
@@ -197,7 +201,7 @@ func refusedOption(h []byte, kind header.IPv6ExtensionHeaderIdentifier) (at int,
 // HandlePacket implements gstack.NetworkEndpoint.
 func (e *ipv4Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if e.mustNotAnswer(pkt) {
-		e.errors.dropped.Increment()
+		e.layer.errors.dropped.Increment()
 		return
 	}
 	e.ipv4Host.HandlePacket(pkt)
@@ -207,7 +211,7 @@ func (e *ipv4Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 func (e *ipv4Endpoint) WritePacket(r *gstack.Route, params gstack.NetworkHeaderParams,
 	pkt *gstack.PacketBuffer) tcpip.Error {
 	if params.Protocol == tcp.ProtocolNumber {
-		e.errors.sends(r, pkt)
+		e.layer.errors.sends(r, pkt)
 	}
 	return e.ipv4Host.WritePacket(r, params, pkt)
 }
@@ -216,7 +220,301 @@ func (e *ipv4Endpoint) WritePacket(r *gstack.Route, params gstack.NetworkHeaderP
 func (e *ipv6Endpoint) WritePacket(r *gstack.Route, params gstack.NetworkHeaderParams,
 	pkt *gstack.PacketBuffer) tcpip.Error {
 	if params.Protocol == tcp.ProtocolNumber {
-		e.watch.errors.sends(r, pkt)
+		e.layer.errors.sends(r, pkt)
 	}
 	return e.ipv6Host.WritePacket(r, params, pkt)
+}
+
+// ipLayer wraps netstack's ARP, IPv4 and IPv6: its addresses are told what is heard and which
+// groups are joined, its neighbours hold packets for hosts that are not resolved yet, and sockets
+// are told of ICMP errors. Netstack does none of it.
+type ipLayer struct {
+	addrs      *addrconf.Manager
+	neighbours *neighbours
+	errors     *icmpErrors
+	// the largest packet besides the link's MTU; nil: there never is one
+	limit4, limit6 func() uint32
+}
+
+func (l ipLayer) wrapARP(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
+	return func(g *gstack.Stack) gstack.NetworkProtocol { return arpProtocol{factory(g), l} }
+}
+
+func (l ipLayer) wrapIPv4(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
+	return wrapProtocol(factory,
+		func(p ipv4Whole) gstack.NetworkProtocol { return ipv4Watched{p, l} })
+}
+
+func (l ipLayer) wrapIPv6(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
+	return wrapProtocol(factory,
+		func(p ipv6Whole) gstack.NetworkProtocol { return ipv6Watched{p, l} })
+}
+
+// wrapProtocol applies wrap to what factory makes, if netstack finds all it wants in it.
+func wrapProtocol[Whole gstack.NetworkProtocol](factory gstack.NetworkProtocolFactory,
+	wrap func(Whole) gstack.NetworkProtocol) gstack.NetworkProtocolFactory {
+	return func(g *gstack.Stack) gstack.NetworkProtocol {
+		p := factory(g)
+		if whole, ok := p.(Whole); ok {
+			return wrap(whole)
+		}
+		return p
+	}
+}
+
+// ipv4Whole is what netstack wants of the IPv4 protocol.
+type ipv4Whole interface {
+	gstack.NetworkProtocol
+	gstack.MulticastForwardingNetworkProtocol
+	gstack.RejectIPv4WithHandler
+}
+
+// ipv4Watched is netstack's IPv4, with joins noted.
+type ipv4Watched struct {
+	ipv4Whole
+	layer ipLayer
+}
+
+// NewEndpoint implements gstack.NetworkProtocol.
+func (p ipv4Watched) NewEndpoint(nic gstack.NetworkInterface,
+	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
+	d = p.layer.errors.dispatch(false, d)
+	if nic.ID() != nicID {
+		return p.ipv4Whole.NewEndpoint(nic, d)
+	}
+	i := &neighbourNIC{NetworkInterface: limitMTU(nic, p.layer.limit4), table: p.layer.neighbours,
+		protocol: ipv4Protocol}
+	ep := p.ipv4Whole.NewEndpoint(i, d)
+	if full, ok := ep.(ipv4Host); ok {
+		i.failed = full.HandleLinkResolutionFailure
+		return &ipv4Endpoint{full, nic, p.layer}
+	}
+	return ep
+}
+
+// ipv4Host is what netstack wants of an IPv4 endpoint.
+type ipv4Host interface {
+	gstack.NetworkEndpoint
+	gstack.AddressableEndpoint
+	gstack.GroupAddressableEndpoint
+	gstack.LinkResolvableNetworkEndpoint
+	gstack.ForwardingNetworkEndpoint
+	gstack.MulticastForwardingNetworkEndpoint
+	ipv4.IGMPEndpoint
+}
+
+// ipv4Endpoint is netstack's IPv4 on one interface, with joins noted.
+type ipv4Endpoint struct {
+	ipv4Host
+	nic   gstack.NetworkInterface
+	layer ipLayer
+}
+
+// JoinGroup implements gstack.GroupAddressableEndpoint.
+func (e *ipv4Endpoint) JoinGroup(group tcpip.Address) tcpip.Error {
+	err := e.ipv4Host.JoinGroup(group)
+	if err == nil {
+		e.layer.addrs.CountGroup(group, 1)
+	}
+	return err
+}
+
+// LeaveGroup implements gstack.GroupAddressableEndpoint.
+func (e *ipv4Endpoint) LeaveGroup(group tcpip.Address) tcpip.Error {
+	err := e.ipv4Host.LeaveGroup(group)
+	if err == nil {
+		e.layer.addrs.CountGroup(group, -1)
+	}
+	return err
+}
+
+// JoinGroup implements gstack.GroupAddressableEndpoint.
+func (e *ipv6Endpoint) JoinGroup(group tcpip.Address) tcpip.Error {
+	err := e.ipv6Host.JoinGroup(group)
+	if err == nil {
+		e.layer.addrs.CountGroup(group, 1)
+	}
+	return err
+}
+
+// LeaveGroup implements gstack.GroupAddressableEndpoint.
+func (e *ipv6Endpoint) LeaveGroup(group tcpip.Address) tcpip.Error {
+	err := e.ipv6Host.LeaveGroup(group)
+	if err == nil {
+		e.layer.addrs.CountGroup(group, -1)
+	}
+	return err
+}
+
+// AddAndAcquirePermanentAddress implements gstack.AddressableEndpoint: an address has a group.
+func (e *ipv6Endpoint) AddAndAcquirePermanentAddress(a tcpip.AddressWithPrefix,
+	p gstack.AddressProperties) (gstack.AddressEndpoint, tcpip.Error) {
+	defer e.layer.addrs.GroupsChanged()
+	return e.ipv6Host.AddAndAcquirePermanentAddress(a, p)
+}
+
+// RemovePermanentAddress implements gstack.AddressableEndpoint.
+func (e *ipv6Endpoint) RemovePermanentAddress(a tcpip.Address) tcpip.Error {
+	defer e.layer.addrs.GroupsChanged()
+	return e.ipv6Host.RemovePermanentAddress(a)
+}
+
+// ipv6Whole is what netstack wants of the IPv6 protocol.
+type ipv6Whole interface {
+	gstack.NetworkProtocol
+	gstack.MulticastForwardingNetworkProtocol
+	gstack.RejectIPv6WithHandler
+}
+
+// ipv6Watched is netstack's IPv6, with neighbour discovery inspected.
+type ipv6Watched struct {
+	ipv6Whole
+	layer ipLayer
+}
+
+// NewEndpoint implements gstack.NetworkProtocol.
+func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
+	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
+	d = p.layer.errors.dispatch(true, d)
+	if nic.ID() != nicID {
+		return p.ipv6Whole.NewEndpoint(nic, d)
+	}
+	i := &neighbourNIC{NetworkInterface: limitMTU(nic, p.layer.limit6), table: p.layer.neighbours,
+		protocol: ipv6Protocol}
+	ep := p.ipv6Whole.NewEndpoint(i, d)
+	if full, ok := ep.(ipv6Host); ok {
+		i.failed = full.HandleLinkResolutionFailure
+		return &ipv6Endpoint{full, nic, p.layer}
+	}
+	return ep
+}
+
+// ipv6Host is what netstack wants of an IPv6 endpoint.
+type ipv6Host interface {
+	gstack.NetworkEndpoint
+	gstack.AddressableEndpoint
+	gstack.GroupAddressableEndpoint
+	gstack.DuplicateAddressDetector
+	gstack.LinkAddressResolver
+	gstack.LinkResolvableNetworkEndpoint
+	gstack.ForwardingNetworkEndpoint
+	gstack.MulticastForwardingNetworkEndpoint
+	gstack.NDPEndpoint
+	ipv6.NDPEndpoint
+	ipv6.MLDEndpoint
+}
+
+// ipv6Endpoint is netstack's IPv6 on one interface, with neighbour discovery inspected.
+type ipv6Endpoint struct {
+	ipv6Host
+	nic   gstack.NetworkInterface
+	layer ipLayer
+}
+
+// HandlePacket implements gstack.NetworkEndpoint.
+func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
+	if e.mustNotAnswer(pkt) {
+		e.layer.errors.dropped.Increment()
+		return
+	}
+	if h, ok := pkt.Data().PullUp(header.IPv6MinimumSize); ok {
+		ip := header.IPv6(h)
+		if tcpip.TransportProtocolNumber(ip.NextHeader()) == header.ICMPv6ProtocolNumber &&
+			ip.HopLimit() == header.NDPHopLimit {
+			e.layer.addrs.HeardNDP(pkt, e.nic)
+		}
+	}
+	e.ipv6Host.HandlePacket(pkt)
+}
+
+// arpProtocol is netstack's ARP, with its packets inspected.
+type arpProtocol struct {
+	gstack.NetworkProtocol
+	layer ipLayer
+}
+
+// NewEndpoint implements gstack.NetworkProtocol.
+func (p arpProtocol) NewEndpoint(nic gstack.NetworkInterface,
+	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
+	if nic.ID() != nicID {
+		return p.NetworkProtocol.NewEndpoint(nic, d)
+	}
+	i := &neighbourNIC{NetworkInterface: nic, table: p.layer.neighbours, protocol: ipv4Protocol}
+	ep := p.NetworkProtocol.NewEndpoint(i, d)
+	if full, ok := ep.(arpHost); ok {
+		return arpEndpoint{full, i, p.layer.addrs}
+	}
+	return ep
+}
+
+// arpHost is what netstack wants of an ARP endpoint.
+type arpHost interface {
+	gstack.NetworkEndpoint
+	gstack.DuplicateAddressDetector
+	gstack.LinkAddressResolver
+}
+
+// arpEndpoint is netstack's ARP on one interface, with its packets inspected.
+type arpEndpoint struct {
+	arpHost
+	nic   *neighbourNIC
+	addrs *addrconf.Manager
+}
+
+// HandlePacket implements gstack.NetworkEndpoint. Netstack would answer for a broadcast address of
+// ours.
+func (e arpEndpoint) HandlePacket(pkt *gstack.PacketBuffer) {
+	if h, ok := pkt.Data().PullUp(header.ARPSize); ok && header.ARP(h).IsValid() {
+		e.addrs.HeardARP(header.ARP(h), e.nic)
+		e.nic.heardARP(header.ARP(h), toOneHost(pkt))
+		target := tcpip.AddrFrom4Slice(header.ARP(h).ProtocolAddressTarget())
+		if e.nic.isBroadcast(target) {
+			return
+		}
+	}
+	e.arpHost.HandlePacket(pkt)
+}
+
+// AcquireOutgoingPrimaryAddress implements gstack.AddressableEndpoint. hint is addrconf's, of the
+// route.
+func (e *ipv4Endpoint) AcquireOutgoingPrimaryAddress(remote, hint tcpip.Address,
+	allowExpired bool) gstack.AddressEndpoint {
+	if s := e.layer.addrs.Sources(); s.Several4.Load() {
+		a := s.Choose4(e.PrimaryAddresses(), remote, hint)
+		if ep := acquire(e.ipv4Host, a); ep != nil {
+			return ep
+		}
+	}
+	return e.ipv4Host.AcquireOutgoingPrimaryAddress(remote, hint, allowExpired)
+}
+
+// AcquireOutgoingPrimaryAddress implements gstack.AddressableEndpoint. hint is addrconf's, of the
+// route.
+func (e *ipv6Endpoint) AcquireOutgoingPrimaryAddress(remote, hint tcpip.Address,
+	allowExpired bool) gstack.AddressEndpoint {
+	if s := e.layer.addrs.Sources(); s.Several6.Load() {
+		a := s.Choose6(e.PrimaryAddresses(), remote, hint, e.deprecated)
+		if ep := acquire(e.ipv6Host, a); ep != nil {
+			return ep
+		}
+	}
+	return e.ipv6Host.AcquireOutgoingPrimaryAddress(remote, hint, allowExpired)
+}
+
+// acquire takes a reference to one of e's addresses; nil: it is no longer one.
+func acquire(e gstack.AddressableEndpoint, a tcpip.Address) gstack.AddressEndpoint {
+	if a.Len() == 0 {
+		return nil
+	}
+	return e.AcquireAssignedAddress(a, false, gstack.NeverPrimaryEndpoint, false)
+}
+
+// deprecated says whether a is to be avoided as a source: its preferred lifetime is over.
+func (e *ipv6Endpoint) deprecated(a tcpip.Address) bool {
+	ep := acquire(e.ipv6Host, a)
+	if ep == nil {
+		return false
+	}
+	defer ep.DecRef()
+	return ep.Deprecated()
 }

@@ -75,7 +75,7 @@ func (s *Stack) uplinkConfig() uplink.Config {
 		s.log.Warn("flows stay on the receive queues that they are on: the device refuses another "+
 			"table, and is asked again after 1 s to 1 min", "interface", s.name, "error", err)
 	}
-	u, nic := s.cfg.Uplink, s.health.dumped(s.cfg.driverConfig(), s.addrs.announceLater)
+	u, nic := s.cfg.Uplink, s.health.dumped(s.cfg.driverConfig(), s.addrs.AnnounceLater)
 	return uplink.Config{NIC: nic, Backend: u.Backend,
 		Fallback: u.Fallback, MaxOutage: u.MaxOutage, GracePeriod: u.GracePeriod,
 		OpenInterface: u.OpenInterface, Options: o, Ended: s.life.ctx,
@@ -132,20 +132,14 @@ func (s *Stack) linkIsUp() {
 	if s.link != nil {
 		s.link.Repeat()
 	}
-	if !s.cfg.Addressing.NoAnnounce {
-		s.addrs.announceTwice()
-	}
-	if s.cfg.Dynamic.has(SLAAC) {
-		s.addrs.solicitRouter()
-	}
-	s.addrs.dhcp.ConfirmLeases()
+	s.addrs.LinkUp()
 }
 
 // Announce tells every neighbour that our addresses are at our hardware address: by gratuitous ARP
 // (RFC 5227 section 2.3) and unsolicited neighbour advertisements (RFC 4861 section 7.2.6). It is
 // done at start, when the device's link has come up again, and when a send queue was replaced; call
 // it when an address has moved here from another host.
-func (s *Stack) Announce() { s.addrs.announceAll() }
+func (s *Stack) Announce() { s.addrs.AnnounceAll() }
 
 // backendChanged acts on what has become of the device.
 func (s *Stack) backendChanged(c failover.Change) {

@@ -87,11 +87,10 @@ func (f *macFollower) follow(netdev string, mac net.HardwareAddr) (again time.Du
 		}
 		return macRetry
 	}
-	s.addrs.claims.moves.Add(1)
 	s.log.Warn("the MAC of the netdev has changed, and ours with it", "interface", s.name,
 		"netdev", netdev, "before", before.String(), "now", mac.String())
 	f.settle()
-	s.addrs.announceTwice()
+	s.addrs.AnnounceTwice()
 	if s.link != nil {
 		s.link.Repeat()
 	}
@@ -124,7 +123,6 @@ func (f *macFollower) change(before, mac net.HardwareAddr) error {
 		}
 		return err
 	}
-	own := tcpip.LinkAddress(mac)
-	f.s.addrs.claims.own.Store(&own)
+	f.s.addrs.UseMAC(tcpip.LinkAddress(mac))
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 const (
@@ -64,7 +65,7 @@ type neighbours struct {
 	waiting   []tcpip.Address                // of queues, those that netstack is not yet asked for
 	resolving int
 	bytes     int // of all queues
-	logLimit  rateLimit
+	logLimit  env.RateLimit
 }
 
 // neighbourEntry holds what netstack's table has of a neighbour.
@@ -88,7 +89,7 @@ var _ gstack.NUDDispatcher = (*neighbours)(nil)
 func newNeighbours(cfg Config) *neighbours {
 	return &neighbours{clock: cfg.Clock, log: cfg.Logger, name: cfg.Name,
 		entries: map[tcpip.Address]neighbourEntry{}, queues: map[tcpip.Address]*heldPackets{},
-		logLimit: rateLimit{burst: 1, period: time.Minute}}
+		logLimit: env.RateLimit{Burst: 1, Period: time.Minute}}
 }
 
 // OnNeighborAdded implements gstack.NUDDispatcher.
@@ -284,7 +285,7 @@ func (n *neighbours) dropOldest(q *heldPackets) {
 
 // warn logs a line, one per minute at most. mu is held.
 func (n *neighbours) warn(what string) {
-	if ok, missed := n.logLimit.allows(n.clock.Now()); ok {
+	if ok, missed := n.logLimit.Allows(n.clock.Now()); ok {
 		n.log.Warn(what, "interface", n.name, "neighbours", len(n.queues), "bytes", n.bytes,
 			"more", missed)
 	}

@@ -22,6 +22,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/internal/netclock"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // ports handed out when a caller asks for port 0: Linux's ip_local_port_range.
@@ -49,27 +51,24 @@ var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log(
 
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
-func newNetstack(cfg Config, events *raEvents, c *claims,
-	m *memberships, n *neighbours, from *sources, mtu *linkMTU,
+func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours, mtu *linkMTU,
 	errs *icmpErrors) (*gstack.Stack, error) {
 	installLogFilter()
-	dad := detection(cfg.Addressing.DuplicateDetection)
-	watch := ndpWatch{claims: c, memberships: m, neighbours: n, sources: from, errors: errs,
-		clock: cfg.Clock}
-	var limit4 func() uint32
+	dad := addrconf.Detection(cfg.Addressing.DuplicateDetection)
+	layer := ipLayer{addrs: addrs, neighbours: n, errors: errs}
 	if cfg.Dynamic.has(DHCPv4) {
-		limit4, watch.limit = mtu.limit4, mtu.limit6
+		layer.limit4, layer.limit6 = mtu.limit4, mtu.limit6
 	}
 	if cfg.Dynamic.has(SLAAC) {
-		watch.events, watch.limit = events, mtu.limit6
+		layer.limit6 = mtu.limit6
 	}
 	opts := gstack.Options{
 		NetworkProtocols: []gstack.NetworkProtocolFactory{
-			c.watchARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad}), n),
-			m.watchIPv4(ipv4.NewProtocolWithOptions(
-				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}}), n, from,
-				limit4, errs),
-			watch.wrap(ipv6.NewProtocolWithOptions(ipv6Options(cfg, dad, events))),
+			layer.wrapARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
+			layer.wrapIPv4(ipv4.NewProtocolWithOptions(
+				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}})),
+			layer.wrapIPv6(ipv6.NewProtocolWithOptions(ipv6Options(cfg, dad,
+				addrs.RouterEvents()))),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
@@ -91,7 +90,7 @@ func newNetstack(cfg Config, events *raEvents, c *claims,
 	for _, err := range []error{
 		tuneTCP(g, cfg.TCP),
 		tuneUDP(g, cfg.UDPBuffer),
-		asError("set ephemeral ports", g.SetPortRange(firstEphemeral, lastEphemeral)),
+		env.AsError("set ephemeral ports", g.SetPortRange(firstEphemeral, lastEphemeral)),
 	} {
 		if err != nil {
 			g.Destroy()
@@ -149,7 +148,7 @@ func writable(v reflect.Value) reflect.Value {
 // ipv6Options enables router advertisements only if cfg wants them. Addresses are made of a
 // hardware address only: a server has no use for temporary ones (RFC 8981), and each costs time per
 // packet.
-func ipv6Options(cfg Config, dad gstack.DADConfigurations, events *raEvents) ipv6.Options {
+func ipv6Options(cfg Config, dad gstack.DADConfigurations, events ipv6.NDPDispatcher) ipv6.Options {
 	o := ipv6.Options{
 		DADConfigs: dad,
 		MLD:        ipv6.MLDOptions{Enabled: !cfg.Host},
@@ -180,7 +179,7 @@ func tuneTCP(g *gstack.Stack, o TCPOptions) error {
 		new(tcpip.TCPLingerTimeoutOption(time.Minute)), &reuse,
 	}, o.Netstack...) {
 		if err := g.SetTransportProtocolOption(header.TCPProtocolNumber, opt); err != nil {
-			return asError(fmt.Sprintf("set TCP option %T", opt), err)
+			return env.AsError(fmt.Sprintf("set TCP option %T", opt), err)
 		}
 	}
 	return nil
@@ -189,9 +188,9 @@ func tuneTCP(g *gstack.Stack, o TCPOptions) error {
 // tuneUDP sets what new UDP endpoints start with; all fields of r are set.
 func tuneUDP(g *gstack.Stack, r BufferRange) error {
 	if err := g.SetOption(tcpip.SendBufferSizeOption(r)); err != nil {
-		return asError("set UDP write buffer", err)
+		return env.AsError("set UDP write buffer", err)
 	}
-	return asError("set UDP read buffer", g.SetOption(tcpip.ReceiveBufferSizeOption(r)))
+	return env.AsError("set UDP read buffer", g.SetOption(tcpip.ReceiveBufferSizeOption(r)))
 }
 
 // netstackRandom has netstack draw from a source of ours. It implements math/rand.Source.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
 
@@ -145,7 +146,7 @@ func (n *names) lookup(ctx context.Context, network, host string) ([]netip.Addr,
 // if the stack uses Linux's configuration and the program names no file of its own.
 func (s *Stack) resolverConfig() resolver.Config {
 	files := resolver.Files{ResolvConf: s.cfg.ResolvConf}
-	if s.addrs.netdev != nil {
+	if s.addrs.OfNetdev() {
 		files.Machine = hostResolvConf
 	}
 	dial := func(ctx context.Context, network, server string) (net.Conn, error) {
@@ -155,7 +156,7 @@ func (s *Stack) resolverConfig() resolver.Config {
 		}
 		return s.Dialer().dialOne(ctx, network, target{to.Addr().Unmap(), int(to.Port())})
 	}
-	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.addrs.autoconf.servers,
+	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.addrs.Resolvers,
 		Dial: dial, Files: files}
 }
 
@@ -178,7 +179,7 @@ func (s *Stack) rankDestination(ip netip.Addr) int {
 	}
 	defer r.Release()
 	switch {
-	case onLink(r.LocalAddress()) && !onLink(r.RemoteAddress()):
+	case env.OnLink(r.LocalAddress()) && !env.OnLink(r.RemoteAddress()):
 		return 2
 	case ip.Is4():
 		return 1

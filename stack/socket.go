@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // family is the kind of socket the host stack would have made; it decides how addresses print.
@@ -141,7 +142,7 @@ func (z *zones) full(a tcpip.Address, port int, zone string) (tcpip.FullAddress,
 	if zone != "" && !z.has(zone) {
 		return full, &net.AddrError{Err: "no such zone", Addr: zone}
 	}
-	if onLink(a) {
+	if env.OnLink(a) {
 		full.NIC = nicID
 	}
 	return full, nil
@@ -166,14 +167,9 @@ func (z *zones) has(zone string) bool {
 	return err == nil && ifi.Index == index
 }
 
-// onLink says whether a means something only together with a link.
-func onLink(a tcpip.Address) bool {
-	return header.IsV6LinkLocalUnicastAddress(a) || header.IsV6LinkLocalMulticastAddress(a)
-}
-
 // of returns what is printed after the % of a.
 func (z *zones) of(a tcpip.Address) string {
-	if onLink(a) {
+	if env.OnLink(a) {
 		return z.name
 	}
 	return ""
@@ -438,3 +434,7 @@ func putClass(ip []byte, v6 bool, class uint8) {
 	}
 	header.IPv4(ip).SetTOS(class, 0)
 }
+
+func toAddress(a netip.Addr) tcpip.Address { return env.ToAddress(a) }
+
+func fromAddress(a tcpip.Address) netip.Addr { return env.FromAddress(a) }

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -24,6 +23,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
@@ -32,23 +32,22 @@ import (
 
 // The stack's two interfaces.
 const (
-	nicID      = 1
-	loopbackID = 2
+	nicID      = env.NIC
+	loopbackID = env.Loopback
 )
 
 // Stack describes one host on one link: its addresses, routes, sockets and counters.
 // All methods may be called from any goroutine.
 type Stack struct {
-	net     *gstack.Stack
-	cfg     Config
-	env     env.Env // for the parts of the stack
-	name    string
-	log     *slog.Logger
-	clock   clock.Clock
-	addrs   addressManager
-	names   names
-	zones   zones
-	sources sources // of packets, where nobody names one
+	net   *gstack.Stack
+	cfg   Config
+	env   env.Env // for the parts of the stack
+	name  string
+	log   *slog.Logger
+	clock clock.Clock
+	addrs *addrconf.Manager
+	names names
+	zones zones
 
 	icmp       *icmpErrors
 	neighbours *neighbours // hosts on the link, and what waits for their hardware addresses
@@ -131,18 +130,17 @@ func NewContext(ctx context.Context, link gstack.LinkEndpoint, cfg Config) (*Sta
 }
 
 // build makes a stack that has no link yet. linux may be nil.
-func build(cfg Config, linux *netdevConfig) (*Stack, error) {
+func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(cfg.Addresses, lacksLength); i >= 0 {
-		return nil, withoutLength(cfg.Addresses[i].Addr())
+	if i := slices.IndexFunc(cfg.Addresses, env.LacksLength); i >= 0 {
+		return nil, env.WithoutLength(cfg.Addresses[i].Addr())
 	}
 	cfg = cfg.withDefaults()
 	if cfg.Host {
 		cfg.Addresses = cfg.hostAddresses
 	}
-	events, claims, groups := newRAEvents(), newClaims(cfg), newMemberships()
 	mtu, mtus := new(linkMTU), newPathMTUs(cfg.Clock, random.From(cfg.Random))
 	icmp := newICMPErrors(mtus)
 	hosts := newNeighbours(cfg)
@@ -152,10 +150,10 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 		clock:  cfg.Clock,
 		fields: findTCPFields(reflect.TypeFor[tcp.Endpoint]()),
 	}
-	s.addrs = addressManager{stack: s, env: &s.env, cfg: &s.cfg, raEvents: events, claims: claims,
-		memberships: groups, netdev: linux}
-	s.addrs.dhcp = dhcp.New(&s.env, &s.addrs, dhcp.Config{Renewal: cfg.renewal,
-		Decline: cfg.declineWait, Detection: cfg.Addressing.DuplicateDetection})
+	s.life.begin()
+	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Random: random.From(cfg.Random),
+		Ctx: s.life.ctx, Go: s.life.background.Go}
+	s.addrs = addrconf.New(&s.env, addressHost{s}, cfg.addresses(linux))
 	mtu.stack = s
 	index := 0
 	if ifi, err := net.InterfaceByName(cfg.netdevName); err == nil {
@@ -172,24 +170,19 @@ func build(cfg Config, linux *netdevConfig) (*Stack, error) {
 	if s.names.dns, err = resolver.New(s.resolverConfig()); err != nil {
 		return nil, err
 	}
-	if s.net, err = newNetstack(cfg, events, claims, groups, hosts, &s.sources,
-		mtu, icmp); err != nil {
+	if s.net, err = newNetstack(cfg, s.addrs, hosts, mtu, icmp); err != nil {
 		return nil, err
 	}
+	s.env.Net = s.net
 	s.conns.net = s.net
 	s.conns.starts.clock = cfg.Clock
 	s.orphans = orphans{clock: cfg.Clock, fields: &s.fields}
 	s.memory.init(s)
 	s.fields.report(s.log)
-	s.addrs.autoconf.logLimit = rateLimit{burst: 10, period: time.Minute}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp.stats = s.net.Stats().UDP
-	s.life.begin()
 	s.listeners = newListenerTable()
-	s.env = env.Env{Name: s.name, Log: s.log, Clock: s.clock, Random: random.From(cfg.Random),
-		Net: s.net, Ctx: s.life.ctx, Go: s.life.background.Go}
 	s.handover = handover.New(&s.env, handoverLocal{s}, cfg.predecessor())
-	s.addrs.announcer = s.clock.NewStopped(s.addrs.announceAll)
 	icmp.stack.Store(s)
 	return s, nil
 }
@@ -202,28 +195,11 @@ func (s *Stack) Netstack() *gstack.Stack { return s.net }
 func (s *Stack) Name() string { return s.name }
 
 // HardwareAddr returns the link's own address.
-func (s *Stack) HardwareAddr() net.HardwareAddr {
-	if info, ok := s.net.SingleNICInfo(nicID); ok {
-		return net.HardwareAddr(info.LinkAddress)
-	}
-	return nil
-}
+func (s *Stack) HardwareAddr() net.HardwareAddr { return s.addrs.HardwareAddr() }
 
 // Addrs returns the addresses in use on the link, the link-local one included, loopback not, in
 // ascending order: those of IPv4 first.
-func (s *Stack) Addrs() []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range s.net.AllAddresses()[nicID] {
-		p := a.AddressWithPrefix
-		if p.Address != header.IPv4Broadcast { // netstack keeps that among our addresses
-			out = append(out, netip.PrefixFrom(fromAddress(p.Address), p.PrefixLen))
-		}
-	}
-	slices.SortFunc(out, func(a, b netip.Prefix) int { // netstack's order is that of a map
-		return a.Addr().Compare(b.Addr())
-	})
-	return out
-}
+func (s *Stack) Addrs() []netip.Prefix { return s.addrs.Addrs() }
 
 // newEndpoint makes an endpoint and hands it to use while Close is kept out.
 // If use fails, the endpoint is closed.
@@ -288,7 +264,6 @@ func (s *Stack) end(cause error) {
 		s.health.report(reportStack, cause)
 	}
 	s.life.cancel()
-	s.addrs.announcer.Stop()
 	s.orphans.end()
 	s.conns.starts.close()
 	s.memory.end()
@@ -303,7 +278,7 @@ func (s *Stack) end(cause error) {
 	}
 	s.net.Close()
 	abortLeft(s.net)
-	s.addrs.locks.Close()
+	s.addrs.Close()
 	s.life.background.Wait()
 	s.net.Wait()
 	s.life.err = s.uplink.Close()
@@ -329,6 +304,50 @@ const (
 	ipv6Protocol = header.IPv6ProtocolNumber
 )
 
+// addresses returns what the owner of the addresses is to know.
+func (c Config) addresses(linux *addrconf.Netdev) addrconf.Config {
+	routes := make([]env.Route, len(c.Routes))
+	for i, r := range c.Routes {
+		routes[i] = env.Route(r)
+	}
+	return addrconf.Config{Addresses: c.Addresses, Gateways: c.Gateways, Routes: routes,
+		Auto: c.Dynamic.has(Auto), DHCPv4: c.Dynamic.has(DHCPv4),
+		DHCPv6: c.Dynamic.has(DHCPv6), SLAAC: c.Dynamic.has(SLAAC),
+		NoAnnounce: c.Addressing.NoAnnounce, AddressTimeout: c.Addressing.Timeout,
+		DuplicateDetection: c.Addressing.DuplicateDetection, Netdev: linux, Host: c.Host,
+		DHCP: dhcp.Config{Renewal: c.renewal, Decline: c.declineWait,
+			Detection: c.Addressing.DuplicateDetection},
+		SharedMAC: c.takesFromLinux() || c.Host,
+		Successor: c.Predecessor != nil}
+}
+
+// addressHost implements addrconf.Host.
+type addressHost struct{ s *Stack }
+
+func (h addressHost) Listen(network string, port int) (net.PacketConn, error) {
+	return h.s.ListenUDP(network, &net.UDPAddr{Port: port})
+}
+
+func (h addressHost) SetGroups(macs []net.HardwareAddr) error {
+	if h.s.link == nil {
+		return nil
+	}
+	return h.s.link.SetGroups(macs)
+}
+
+func (h addressHost) LinkUp() bool {
+	up, _ := h.s.uplink.LinkState()
+	return up
+}
+
+func (h addressHost) RoutesIPv6() bool {
+	return h.s.host != nil && h.s.host.routesIPv6()
+}
+
+func (h addressHost) Changed()                    { h.s.epoch.Add(1) }
+func (h addressHost) UseMTU(mtu uint16)           { h.s.mtu.useLeased(mtu) }
+func (h addressHost) UseAdvertisedMTU(mtu uint32) { h.s.mtu.useAdvertised(mtu) }
+
 // attach gives the stack its interfaces, addresses and routes. ctx bounds how long that waits.
 func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 	if err := s.addLoopback(); err != nil {
@@ -339,21 +358,7 @@ func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 	if err := s.addLink(link); err != nil {
 		return err
 	}
-	routes, err := s.addrs.routeTable()
-	if err != nil {
-		return err
-	}
-	s.net.SetRouteTable(routes)
-	s.addrs.tellGroups()
-	s.life.background.Go(s.addrs.guard)
-	if err := s.addrs.addAddresses(ctx, mac); err != nil {
-		return err
-	}
-	s.addrs.addressesChanged()
-	if !s.cfg.Addressing.NoAnnounce {
-		s.addrs.announceTwice()
-	}
-	return s.addrs.configure(ctx)
+	return s.addrs.Start(ctx, mac)
 }
 
 // fastLink is a link with a fast path, which [rdma.Endpoint] is.
@@ -369,8 +374,7 @@ var _ fastLink = (*rdma.Endpoint)(nil)
 // addLink makes link the stack's interface; pure ACKs pass through a queueing discipline that lets
 // most of them ride on data.
 func (s *Stack) addLink(link gstack.LinkEndpoint) error {
-	own := link.LinkAddress()
-	s.addrs.claims.own.Store(&own)
+	s.addrs.UseMAC(link.LinkAddress())
 	b, ours := link.(fastLink)
 	if !ours {
 		s.foreign = newDetachable(link, s.log, s.clock)
@@ -389,17 +393,15 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 		}
 	}
 	if err := s.net.CreateNICWithOptions(nicID, link, opts); err != nil {
-		return asError("create interface "+s.name, err)
+		return env.AsError("create interface "+s.name, err)
 	}
-	s.addrs.resolves = link.Capabilities()&gstack.CapabilityResolutionRequired != 0
-	if !s.addrs.resolves {
-		s.addrs.disableDetection(nicID)
-	}
+	s.addrs.UseLink(link.Capabilities()&gstack.CapabilityResolutionRequired != 0)
 	if !ours {
 		return nil
 	}
 	if !s.cfg.NoFastPath {
-		s.addrs.setLocalAddresses, s.datagrams = b.SetLocalAddresses, b
+		s.addrs.TellAddresses(b.SetLocalAddresses)
+		s.datagrams = b
 		b.SetDatagramSinks(s.udp.ports.find)
 	}
 	return b.BindStack(s.net, nicID)
@@ -408,30 +410,20 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 func (s *Stack) addLoopback() error {
 	if err := s.net.CreateNICWithOptions(loopbackID, loopback.New(),
 		gstack.NICOptions{Name: "lo"}); err != nil {
-		return asError("create interface lo", err)
+		return env.AsError("create interface lo", err)
 	}
-	s.addrs.disableDetection(loopbackID)
+	s.addrs.DisableDetection(loopbackID)
 	for _, p := range []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"),
 		netip.MustParsePrefix("::1/128")} {
-		if err := s.net.AddProtocolAddress(loopbackID, protocolAddress(p),
+		if err := s.net.AddProtocolAddress(loopbackID, env.ProtocolAddress(p),
 			gstack.AddressProperties{}); err != nil {
-			return asError("add address "+p.String(), err)
+			return env.AsError("add address "+p.String(), err)
 		}
 	}
 	// As on Linux, all that is sent to an address of ours passes lo, whatever its source; lo itself
 	// has only its own.
-	return asError("make lo take packets for all our addresses",
+	return env.AsError("make lo take packets for all our addresses",
 		s.net.SetPromiscuousMode(loopbackID, true))
-}
-
-func protocolAddress(p netip.Prefix) tcpip.ProtocolAddress {
-	return tcpip.ProtocolAddress{
-		Protocol: protocolOf(p.Addr()),
-		AddressWithPrefix: tcpip.AddressWithPrefix{
-			Address:   toAddress(p.Addr()),
-			PrefixLen: p.Bits(),
-		},
-	}
 }
 
 // Open opens the RDMA device cfg.NIC and makes a stack on its queues. Where that names a netdev
@@ -448,9 +440,16 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 		return openHost(ctx, cfg)
 	}
 	cfg.adopt()
-	linux, err := readNetdevConfig(&cfg) // before the device is touched
+	bare := slices.ContainsFunc(cfg.Addresses, env.LacksLength)
+	linux, all, err := addrconf.ReadNetdev(cfg.NIC, cfg.Addresses) // before the device is touched
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Addresses = all; linux != nil {
+		cfg.netdevName = linux.Netdev
+	}
+	if !bare && !cfg.Dynamic.has(Auto) {
+		linux = nil
 	}
 	s, err := build(cfg, linux)
 	if err != nil {
@@ -482,7 +481,7 @@ func (s *Stack) open(ctx context.Context) error {
 		return err
 	}
 	link := s.uplink.Endpoint()
-	if err = s.addrs.lockAddresses(); err == nil {
+	if err = s.addrs.Lock(s.uplink.FirstInterface()); err == nil {
 		err = s.handover.Join(link, s.uplink.FirstDevice())
 	}
 	if err != nil {

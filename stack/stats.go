@@ -79,7 +79,7 @@ func (s *Stack) Stats() Stats {
 	c := s.net.Stats()
 	sent := s.acks.told.without(s.ACKStats(), c)
 	up, changes := s.uplink.LinkState()
-	asked, refused := s.addrs.dhcp.Counts()
+	addrs := s.addrs.Stats()
 	link := s.LinkStats() // first: of what it spares netstack has counted all
 	return Stats{
 		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
@@ -91,15 +91,15 @@ func (s *Stack) Stats() Stats {
 		IPMalformed:          c.IP.MalformedPacketsReceived.Value(),
 		IPInvalidDestination: c.IP.InvalidDestinationAddressesReceived.Value(),
 
-		AddressConflicts:      s.addrs.claims.conflicts.Load(),
-		AddressDefences:       s.addrs.claims.defences.Load(),
-		HardwareAddrConflicts: s.addrs.claims.twins.Load(),
-		ResolversRefused:      s.addrs.raEvents.refused(),
-		HardwareAddrChanges:   s.addrs.claims.moves.Load(),
+		AddressConflicts:      addrs.Conflicts,
+		AddressDefences:       addrs.Defences,
+		HardwareAddrConflicts: addrs.Twins,
+		ResolversRefused:      addrs.ResolversRefused,
+		HardwareAddrChanges:   addrs.Moves,
 		NeighbourMoves:        s.neighbours.moves.Load(), NeighbourDrops: s.neighbours.drops.Load(),
 		NeighbourOverflows: s.neighbours.floods.Load(),
 		GroupFrameDrops:    s.icmp.dropped.Value(),
-		DHCPSent:           asked, DHCPRefused: refused,
+		DHCPSent:           addrs.LeasesAsked, DHCPRefused: addrs.LeasesRefused,
 
 		TCPCurrentEstablished: c.TCP.CurrentEstablished.Value(),
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),

@@ -9,6 +9,9 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // TestMissingFields: a version of gVisor in which fields are gone, or are of other kinds, makes
@@ -27,8 +30,8 @@ func TestMissingFields(t *testing.T) {
 	_, _ = endpoint{}.snd, endpoint{}.sndQueueInfo // read by reflection only
 	s := &Stack{}
 	cfg := Config{}.withDefaults()
-	g, err := newNetstack(cfg, newRAEvents(), newClaims(cfg), newMemberships(),
-		newNeighbours(cfg), new(sources), new(linkMTU), newICMPErrors(nil))
+	g, err := newNetstack(cfg, addrconf.New(&env.Env{Clock: cfg.Clock}, nil, addrconf.Config{}),
+		newNeighbours(cfg), new(linkMTU), newICMPErrors(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

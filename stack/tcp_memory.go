@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // memoryLevel is how much of TCPOptions.MaxMemory connections hold.
@@ -103,9 +104,9 @@ type tcpMemory struct {
 
 	timeWait timeWaits
 
-	telling sync.Mutex // held while health and log are told
-	limited rateLimit  // of log lines; guarded by telling
-	told    [2]bool    // pressure, TIME-WAIT; guarded by telling
+	telling sync.Mutex    // held while health and log are told
+	limited env.RateLimit // of log lines; guarded by telling
+	told    [2]bool       // pressure, TIME-WAIT; guarded by telling
 
 	mu     sync.Mutex // guards what follows; held during a look
 	timer  clock.Timer
@@ -137,7 +138,7 @@ func (m *tcpMemory) init(s *Stack) {
 	m.net, m.clock, m.log, m.health, m.conns, m.orphans = s.net, s.clock, s.log, &s.health,
 		&s.conns, &s.orphans
 	m.fields, m.options, m.limit = &s.fields, o, o.MaxMemory
-	m.limited = rateLimit{burst: 6, period: time.Minute}
+	m.limited = env.RateLimit{Burst: 6, Period: time.Minute}
 	m.timer = s.clock.NewStopped(m.look)
 	stay := tcpip.TCPTimeWaitTimeoutOption(time.Minute)
 	s.net.TransportProtocolOption(header.TCPProtocolNumber, &stay)
@@ -439,7 +440,7 @@ func (m *tcpMemory) tellHealth() {
 			continue
 		}
 		m.told[i] = err != nil
-		if ok, _ := m.limited.allows(m.clock.Now()); !ok {
+		if ok, _ := m.limited.Allows(m.clock.Now()); !ok {
 			continue
 		}
 		switch what := [2]string{"TCP memory", "TIME-WAIT"}[i]; {

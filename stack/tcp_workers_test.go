@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // tcpWorkers counts the goroutines of this process that handle received segments.
@@ -24,8 +27,8 @@ func TestTCPWorkers(t *testing.T) {
 		{4, 4}, {9, 4}} {
 		cfg := Config{TCP: TCPOptions{Workers: tt.workers}}.withDefaults()
 		before := tcpWorkers()
-		g, err := newNetstack(cfg, newRAEvents(), newClaims(cfg), newMemberships(),
-			newNeighbours(cfg), new(sources), new(linkMTU), newICMPErrors(nil))
+		g, err := newNetstack(cfg, addrconf.New(&env.Env{Clock: cfg.Clock}, nil, addrconf.Config{}),
+			newNeighbours(cfg), new(linkMTU), newICMPErrors(nil))
 		must(t, err)
 		for end := time.Now().Add(time.Minute); tcpWorkers() != before+tt.want; runtime.Gosched() {
 			if time.Now().After(end) {

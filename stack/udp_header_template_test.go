@@ -254,7 +254,7 @@ func TestHeaderTemplateGoesStale(t *testing.T) {
 	if !direct() {
 		t.Error("did not make new ones")
 	}
-	r.sender.addrs.addressesChanged()
+	r.sender.addrs.AddressesChanged()
 	if direct() {
 		t.Error("used headers of addresses that have changed")
 	}

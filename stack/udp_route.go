@@ -12,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // maxRoutes bounds the routes one socket keeps. A server with more peers than that looks some of
@@ -126,7 +127,7 @@ func (r *routeCache) drop() {
 
 func (s *Stack) findRoute(key routeKey) (*gstack.Route, tcpip.Error) {
 	var nic tcpip.NICID
-	if onLink(key.remote) {
+	if env.OnLink(key.remote) {
 		nic = nicID
 	}
 	protocol := ipv6Protocol
@@ -316,7 +317,7 @@ type peerKey struct {
 
 // remember stores that from has sent to the address to, if a reply might leave from another.
 func (o *replySources) remember(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
-	if to.Len() == 0 || !s.sources.ambiguous(from.Addr, to) || !s.owns(to) {
+	if to.Len() == 0 || !s.addrs.Sources().Ambiguous(from.Addr, to) || !s.owns(to) {
 		return
 	}
 	key := peerKey{from.Addr, from.Port}

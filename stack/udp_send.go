@@ -455,7 +455,7 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string,
 	if terr := c.ep.SetSockOpt(option(a)); terr != nil {
 		return syscallError("setsockopt", terr)
 	}
-	c.stack.addrs.tellGroups()
+	c.stack.addrs.TellGroups()
 	return nil
 }
 

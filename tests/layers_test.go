@@ -132,9 +132,10 @@ var layers = map[string]layer{
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "link/uplink",
-			"dv", "stack/internal/dhcp", "stack/internal/env", "stack/internal/handover",
-			"stack/internal/backing", "internal/hostnet", "stack/internal/resolver",
-			"stack/internal/addrlock", "clock", "internal/random", "internal/netclock",
+			"dv", "stack/internal/addrconf", "stack/internal/dhcp", "stack/internal/env",
+			"stack/internal/handover", "stack/internal/backing", "stack/internal/resolver",
+			"internal/hostnet",
+			"clock", "internal/random", "internal/netclock",
 			"internal/memlimit"},
 		others: []string{gvisor, xnet, xsys},
 		tests: []string{"simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
@@ -151,6 +152,9 @@ var layers = map[string]layer{
 	"stack/internal/fields": {},
 	"stack/internal/env": {module: []string{"clock", "internal/random"},
 		others: []string{gvisor}},
+	// what a stack is known by on its link
+	"stack/internal/addrconf": {module: []string{"stack/internal/env", "stack/internal/dhcp",
+		"stack/internal/addrlock", "dv", "link/packet", "clock"}, others: []string{gvisor}},
 	// asks for addresses; knows no socket of ours
 	"stack/internal/dhcp": {module: []string{"stack/internal/env", "clock"},
 		others: []string{gvisor, dhcp}},

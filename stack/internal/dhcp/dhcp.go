@@ -126,7 +126,7 @@ type client struct {
 	source   env.Source
 	conn     net.PacketConn
 	linkUp   chan struct{} // the link is up again
-	lease    *lease        // nil until acquire succeeds
+	lease    *lease        // nil until acquireAddress succeeds
 }
 
 // open opens the port of a client.
@@ -144,28 +144,28 @@ func (c *Clients) open(network string, port int) (*client, error) {
 
 // acquireLease gets an address, and renews its lease in the background. It closes the port.
 func (d *client) acquireLease(ctx context.Context) error {
-	if err := d.acquire(ctx); err != nil {
+	if err := d.acquireAddress(ctx); err != nil {
 		d.conn.Close()
 		return err
 	}
 	d.env.Go(func() {
 		defer d.conn.Close()
-		d.keep()
+		d.keepLease()
 	})
 	return nil
 }
 
-// acquire asks for an address until a server has given one that nobody else uses, or ctx ends.
-// After a refusal or an address that is in use it begins again, each time later; after a DECLINE
-// as after a refusal where ctx leaves no time for its pause.
-func (d *client) acquire(ctx context.Context) error {
+// acquireAddress asks for an address until a server has given one that nobody else uses, or ctx
+// ends. After a refusal or an address that is in use it begins again, each time later; after a
+// DECLINE as after a refusal where ctx leaves no time for its pause.
+func (d *client) acquireAddress(ctx context.Context) error {
 	later := doubling(dhcpFirstWait, dhcpLongestWait)
 	for wait := later(0); ; wait = later(wait) {
 		l, err := d.protocol.offer(ctx)
 		if err == nil {
 			if err = d.host.UseAddress(ctx, l.prefix); err == nil {
 				d.lease = l
-				return d.use(l)
+				return d.useLease(l)
 			}
 		}
 		pause := d.jitter(wait)
@@ -187,8 +187,8 @@ func (d *client) acquire(ctx context.Context) error {
 	}
 }
 
-// use takes what came with the address into use.
-func (d *client) use(l *lease) error {
+// useLease takes what came with the address into use.
+func (d *client) useLease(l *lease) error {
 	for _, r := range l.refused {
 		d.refused.Add(1)
 		d.env.Log.Warn(d.name+": refused", "interface", d.env.Name, "what", r)
@@ -201,10 +201,10 @@ func (d *client) use(l *lease) error {
 	return d.host.Configure(d.source, routes, l.dns)
 }
 
-// keep renews the lease from the server that gave it, then from any, and when it has run out the
-// address is given up and another asked for (RFC 2131 section 4.4.5, RFC 8415 section 18.2.4).
+// keepLease renews the lease from the server that gave it, then from any, and when it has run out
+// the address is given up and another asked for (RFC 2131 section 4.4.5, RFC 8415 section 18.2.4).
 // Connections go on when it is the same address again.
-func (d *client) keep() {
+func (d *client) keepLease() {
 	for d.env.Ctx.Err() == nil {
 		next := d.awaitRenewal(d.lease)
 		if next != nil && d.replaceLease(next) {
@@ -221,7 +221,7 @@ func (d *client) keep() {
 		if d.source == env.FromDHCPv4 {
 			d.host.UseMTU(0)
 		}
-		if err := d.acquire(d.env.Ctx); err != nil {
+		if err := d.acquireAddress(d.env.Ctx); err != nil {
 			d.env.Log.Warn(d.name, "interface", d.env.Name, "error", err)
 			d.pause(d.env.Ctx, dhcpLongestWait)
 		}
@@ -245,7 +245,7 @@ func (d *client) replaceLease(l *lease) bool {
 		d.host.RemoveAddress(d.lease.prefix)
 		d.host.AbortConnectionsOf(d.lease.prefix.Addr()) // what came before it was gone
 	}
-	if err := d.use(l); err != nil {
+	if err := d.useLease(l); err != nil {
 		d.env.Log.Warn("what came with a lease", "interface", d.env.Name, "error", err)
 	}
 	d.lease = l

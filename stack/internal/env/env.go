@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"syscall"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -27,6 +29,12 @@ type Env struct {
 	Ctx    context.Context // done when the stack ends
 	Go     func(func())    // runs a goroutine that the end of the stack waits for
 }
+
+// The stack's two interfaces.
+const (
+	NIC      = 1
+	Loopback = 2
+)
 
 // Notify puts a token into c unless it has one.
 func Notify(c chan<- struct{}) {
@@ -125,4 +133,136 @@ func LastAddr(p netip.Prefix) netip.Addr {
 		b[i/8] |= 0x80 >> (i % 8)
 	}
 	return netip.AddrFrom4(b)
+}
+
+// WithoutLength says what is missing from an address.
+func WithoutLength(a netip.Addr) error {
+	bits := 24
+	if a.Is6() {
+		bits = 64
+	}
+	return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d", a,
+		a, bits)
+}
+
+// LacksLength says whether p is an address without its prefix length.
+func LacksLength(p netip.Prefix) bool { return p.Addr().IsValid() && p.Bits() < 0 }
+
+// ProtocolOf returns the network protocol that carries a.
+func ProtocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is4() {
+		return header.IPv4ProtocolNumber
+	}
+	return header.IPv6ProtocolNumber
+}
+
+// ProtocolAddress converts to netstack's form.
+func ProtocolAddress(p netip.Prefix) tcpip.ProtocolAddress {
+	return tcpip.ProtocolAddress{
+		Protocol: ProtocolOf(p.Addr()),
+		AddressWithPrefix: tcpip.AddressWithPrefix{
+			Address:   ToAddress(p.Addr()),
+			PrefixLen: p.Bits(),
+		},
+	}
+}
+
+// RateLimit limits an action that other hosts can cause, such as a line in the log, to Burst times
+// per Period. It is not safe for concurrent use.
+type RateLimit struct {
+	Burst  int
+	Period time.Duration
+
+	since  time.Time // when the period began
+	used   int       // of burst, in it
+	missed uint64    // refused since the last action that was allowed
+}
+
+// Allows says whether the action may be done now, and if so how often it was refused since the
+// last.
+func (s *RateLimit) Allows(now time.Time) (ok bool, missed uint64) {
+	if s.Idle(now) {
+		s.since, s.used = now, 0
+	}
+	if s.used == s.Burst {
+		s.missed++
+		return false, 0
+	}
+	s.used++
+	missed, s.missed = s.missed, 0
+	return true, missed
+}
+
+// Idle says whether the period is over.
+func (s *RateLimit) Idle(now time.Time) bool { return now.Sub(s.since) >= s.Period }
+
+// AsError adds what was being done; nil stays nil.
+func AsError(doing string, err tcpip.Error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w (%s)", doing, Errno(err), err)
+}
+
+// Errno returns the number Linux uses for the condition netstack reports
+// (the correspondence gVisor's own system calls use).
+func Errno(err tcpip.Error) syscall.Errno {
+	switch err := err.(type) {
+	case interface{ Number() syscall.Errno }: // of ICMP
+		return err.Number()
+	case *tcpip.ErrClosedForSend, *tcpip.ErrAborted:
+		return syscall.EPIPE
+	case *tcpip.ErrConnectionReset:
+		return syscall.ECONNRESET
+	case *tcpip.ErrConnectionRefused:
+		return syscall.ECONNREFUSED
+	case *tcpip.ErrConnectionAborted:
+		return syscall.ECONNABORTED
+	case *tcpip.ErrTimeout:
+		return syscall.ETIMEDOUT
+	case *tcpip.ErrNotConnected, *tcpip.ErrClosedForReceive:
+		return syscall.ENOTCONN
+	case *tcpip.ErrAlreadyConnected:
+		return syscall.EISCONN
+	case *tcpip.ErrAlreadyConnecting:
+		return syscall.EALREADY
+	case *tcpip.ErrConnectStarted:
+		return syscall.EINPROGRESS
+	case *tcpip.ErrWouldBlock:
+		return syscall.EAGAIN
+	case *tcpip.ErrPortInUse, *tcpip.ErrNoPortAvailable:
+		return syscall.EADDRINUSE
+	case *tcpip.ErrBadLocalAddress:
+		return syscall.EADDRNOTAVAIL
+	case *tcpip.ErrHostUnreachable:
+		return syscall.EHOSTUNREACH
+	case *tcpip.ErrHostDown:
+		return syscall.EHOSTDOWN
+	case *tcpip.ErrNetworkUnreachable, *tcpip.ErrNoNet:
+		return syscall.ENETUNREACH
+	case *tcpip.ErrAddressFamilyNotSupported:
+		return syscall.EAFNOSUPPORT
+	case *tcpip.ErrDestinationRequired:
+		return syscall.EDESTADDRREQ
+	case *tcpip.ErrMessageTooLong:
+		return syscall.EMSGSIZE
+	case *tcpip.ErrNoBufferSpace:
+		return syscall.ENOBUFS
+	case *tcpip.ErrBroadcastDisabled:
+		return syscall.EACCES
+	case *tcpip.ErrNotPermitted:
+		return syscall.EPERM
+	case *tcpip.ErrNotSupported:
+		return syscall.EOPNOTSUPP
+	case *tcpip.ErrUnknownDevice, *tcpip.ErrUnknownNICID, *tcpip.ErrInvalidNICID:
+		return syscall.ENODEV
+	case *tcpip.ErrUnknownProtocolOption:
+		return syscall.ENOPROTOOPT
+	}
+	return syscall.EINVAL
+}
+
+// OnLink says whether a means something only together with a link.
+func OnLink(a tcpip.Address) bool {
+	return header.IsV6LinkLocalUnicastAddress(a) || header.IsV6LinkLocalMulticastAddress(a)
 }

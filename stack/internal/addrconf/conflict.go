@@ -1,4 +1,4 @@
-package stack
+package addrconf
 
 import (
 	"context"
@@ -19,17 +19,19 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrlock"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 const (
-	// detectionProbes are spread over Config.Addressing.DuplicateDetection.
+	// detectionProbes are spread over Config.DuplicateDetection.
 	detectionProbes = 3
 	// detectionSlack says what a detection may take beyond its time.
 	detectionSlack = 30 * time.Second
+	manyAddresses  = 16
 )
 
-// detection spreads the probes over d; a negative d sends none.
-func detection(d time.Duration) gstack.DADConfigurations {
+// Detection spreads the probes over d; a negative d sends none.
+func Detection(d time.Duration) gstack.DADConfigurations {
 	if d < 0 {
 		return gstack.DADConfigurations{}
 	}
@@ -39,11 +41,12 @@ func detection(d time.Duration) gstack.DADConfigurations {
 	}
 }
 
-// disableDetection ends duplicate detection on an interface: of a link without hardware addresses,
+// DisableDetection ends duplicate detection on an interface: of a link without hardware addresses,
 // and of loopback, where Linux has none either (IFA_F_NODAD). There the probe comes back to its
 // sender, and netstack panics if the interface is closed meanwhile.
-func (s *addressManager) disableDetection(nic tcpip.NICID) {
-	for _, p := range []tcpip.NetworkProtocolNumber{header.ARPProtocolNumber, ipv6Protocol} {
+func (s *Manager) DisableDetection(nic tcpip.NICID) {
+	for _, p := range []tcpip.NetworkProtocolNumber{header.ARPProtocolNumber,
+		header.IPv6ProtocolNumber} {
 		if ep, err := s.env.Net.GetNetworkEndpoint(nic, p); err == nil {
 			if d, ok := ep.(gstack.DuplicateAddressDetector); ok {
 				d.SetDADConfigurations(gstack.DADConfigurations{})
@@ -56,7 +59,7 @@ func (s *addressManager) disableDetection(nic tcpip.NICID) {
 // time; those of a family are added in the order of the configuration, for netstack sends to a
 // group from the first that was added, as Linux does. A failure of the link-local address,
 // which is not configured, is an error only if there is no other, or if DHCPv6 needs it.
-func (s *addressManager) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
+func (s *Manager) addAddresses(ctx context.Context, mac tcpip.LinkAddress) error {
 	all := s.cfg.Addresses
 	if len(all) >= manyAddresses {
 		s.env.Log.Warn("many addresses make every received packet slower", "interface",
@@ -65,9 +68,9 @@ func (s *addressManager) addAddresses(ctx context.Context, mac tcpip.LinkAddress
 	errs := make([]error, len(all))
 	var linkLocal error
 	var wg sync.WaitGroup
-	if header.IsValidUnicastEthernetAddress(mac) && s.stack.host == nil {
-		p := netip.PrefixFrom(fromAddress(header.LinkLocalAddr(mac)), 64)
-		wg.Go(func() { linkLocal = s.addAddress(ctx, p) })
+	if header.IsValidUnicastEthernetAddress(mac) && !s.cfg.Host {
+		p := netip.PrefixFrom(env.FromAddress(header.LinkLocalAddr(mac)), 64)
+		wg.Go(func() { linkLocal = s.AddAddress(ctx, p) })
 	}
 	first := make(chan struct{})
 	close(first)
@@ -89,8 +92,7 @@ func (s *addressManager) addAddresses(ctx context.Context, mac tcpip.LinkAddress
 	if err := errors.Join(errs...); err != nil || linkLocal == nil {
 		return err
 	}
-	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.Dynamic.has(DHCPv6) ||
-		s.stack.life.closed.Load() {
+	if len(all) == 0 && !s.cfg.dynamic() || s.cfg.DHCPv6 || s.env.Ctx.Err() != nil {
 		return linkLocal
 	}
 	s.env.Log.Warn("there is no link-local address, and no IPv6 but for the addresses given",
@@ -98,23 +100,23 @@ func (s *addressManager) addAddresses(ctx context.Context, mac tcpip.LinkAddress
 	return nil
 }
 
-// addAddress probes for p and then takes it into use.
-func (s *addressManager) addAddress(ctx context.Context, p netip.Prefix) error {
+// AddAddress probes for p and then takes it into use.
+func (s *Manager) AddAddress(ctx context.Context, p netip.Prefix) error {
 	turn := make(chan struct{})
 	close(turn)
 	return s.addInTurn(ctx, p, turn, func() {})
 }
 
-// addInTurn is addAddress that adds p when turn is closed and calls pass once it has.
-func (s *addressManager) addInTurn(ctx context.Context, p netip.Prefix,
+// addInTurn is AddAddress that adds p when turn is closed and calls pass once it has.
+func (s *Manager) addInTurn(ctx context.Context, p netip.Prefix,
 	turn <-chan struct{}, pass func()) error {
 	// a probe that comes back starts another round
-	limit := detectionSlack + 2*max(s.cfg.Addressing.DuplicateDetection, 0)
+	limit := detectionSlack + 2*max(s.cfg.DuplicateDetection, 0)
 	ctx, cancel := s.env.Clock.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("duplicate detection has not ended in %v", limit))
 	defer cancel()
 	if p.Addr().Is4() {
-		if err := s.probe(ctx, p); err != nil {
+		if err := s.probeByARP(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -126,29 +128,30 @@ func (s *addressManager) addInTurn(ctx context.Context, p netip.Prefix,
 	// Netstack probes for IPv6 addresses itself and tells us the outcome.
 	outcome := newAddressOutcome()
 	defer s.raEvents.expect(p.Addr(), outcome)()
-	if err := s.env.Net.AddProtocolAddress(nicID, protocolAddress(p),
+	if err := s.env.Net.AddProtocolAddress(env.NIC, env.ProtocolAddress(p),
 		gstack.AddressProperties{Disp: outcome}); err != nil {
-		return asError("add address "+p.String(), err)
+		return env.AsError("add address "+p.String(), err)
 	}
 	pass()
 	if err := outcome.wait(ctx); err != nil {
-		s.env.Net.RemoveAddress(nicID, toAddress(p.Addr())) // which netstack would keep, undecided
+		// netstack would keep it, undecided
+		s.env.Net.RemoveAddress(env.NIC, env.ToAddress(p.Addr()))
 		return s.probeError(p, err)
 	}
 	s.env.Log.Info("address in use", "interface", s.env.Name, "address", p.String())
 	return nil
 }
 
-// probe asks, by ARP, whether another host has p's IPv4 address (RFC 5227 section 2.1.1).
-func (s *addressManager) probe(ctx context.Context, p netip.Prefix) error {
+// probeByARP asks whether another host has p's IPv4 address (RFC 5227 section 2.1.1).
+func (s *Manager) probeByARP(ctx context.Context, p netip.Prefix) error {
 	outcome := newAddressOutcome()
-	how, terr := s.env.Net.CheckDuplicateAddress(nicID, ipv4Protocol, toAddress(p.Addr()),
-		func(r gstack.DADResult) { outcome.report(dadError(r)) })
+	how, terr := s.env.Net.CheckDuplicateAddress(env.NIC, header.IPv4ProtocolNumber,
+		env.ToAddress(p.Addr()), func(r gstack.DADResult) { outcome.report(dadError(r)) })
 	if _, none := terr.(*tcpip.ErrNotSupported); none || how == gstack.DADDisabled {
 		return nil
 	}
 	if terr != nil {
-		return asError("probe for address "+p.String(), terr)
+		return env.AsError("probe for address "+p.String(), terr)
 	}
 	if err := outcome.wait(ctx); err != nil {
 		return s.probeError(p, err)
@@ -159,8 +162,8 @@ func (s *addressManager) probe(ctx context.Context, p netip.Prefix) error {
 // takenError says that another host has an address.
 type takenError struct{ by net.HardwareAddr } // empty: it does not say who it is
 
-func (takenError) Error() string { return ErrDuplicateAddress.Error() }
-func (takenError) Unwrap() error { return ErrDuplicateAddress }
+func (takenError) Error() string { return env.ErrDuplicateAddress.Error() }
+func (takenError) Unwrap() error { return env.ErrDuplicateAddress }
 
 // dadError returns what the result of a detection means; nil is that nobody has the address.
 func dadError(r gstack.DADResult) error {
@@ -168,7 +171,7 @@ func dadError(r gstack.DADResult) error {
 	case *gstack.DADDupAddrDetected:
 		return takenError{net.HardwareAddr(r.HolderLinkAddress)}
 	case *gstack.DADError:
-		return fmt.Errorf("the link sends nothing: %w (%s)", errno(r.Err), r.Err)
+		return fmt.Errorf("the link sends nothing: %w (%s)", env.Errno(r.Err), r.Err)
 	case *gstack.DADAborted:
 		return net.ErrClosed
 	}
@@ -176,15 +179,15 @@ func dadError(r gstack.DADResult) error {
 }
 
 // probeError returns the error of an address that cannot be used.
-func (s *addressManager) probeError(p netip.Prefix, err error) error {
-	if !errors.Is(err, ErrDuplicateAddress) {
+func (s *Manager) probeError(p netip.Prefix, err error) error {
+	if !errors.Is(err, env.ErrDuplicateAddress) {
 		return fmt.Errorf("probe for address %s: %w", p, err)
 	}
 	by := ""
 	var taken takenError
 	if errors.As(err, &taken) && len(taken.by) > 0 {
 		by = " by " + taken.by.String()
-		if taken.by.String() == s.stack.HardwareAddr().String() {
+		if taken.by.String() == s.HardwareAddr().String() {
 			by += ", which is our own hardware address, so another process or host has that too,"
 		}
 	}
@@ -208,7 +211,7 @@ func (s addressOutcome) OnChanged(_ gstack.AddressLifetimes, state gstack.Addres
 // OnRemoved implements gstack.AddressDispatcher.
 func (s addressOutcome) OnRemoved(reason gstack.AddressRemovalReason) {
 	if reason == gstack.AddressRemovalDADFailed {
-		s.report(ErrDuplicateAddress)
+		s.report(env.ErrDuplicateAddress)
 		return
 	}
 	s.report(net.ErrClosed)
@@ -246,7 +249,7 @@ const (
 
 // claims are uses of our addresses by others: of an IP address by another host (RFC 5227 section
 // 2.4, RFC 4862 section 5.4.4), or of our hardware address. Receive goroutines see them
-// (addr_conflict.go, ndp.go), and [Stack.guard] acts.
+// (HeardARP, HeardNDP), and [Manager.guard] acts.
 type claims struct {
 	own    atomic.Pointer[tcpip.LinkAddress] // the link's hardware address; nil: there is no link
 	shared bool                              // it is Linux's, too
@@ -270,15 +273,14 @@ type claim struct {
 	mac  tcpip.LinkAddress
 }
 
-func newClaims(cfg Config) *claims {
-	return &claims{shared: cfg.takesFromLinux() || cfg.Host,
-		seen: make(chan claim, claimQueue)}
+func newClaims(shared bool) *claims {
+	return &claims{shared: shared, seen: make(chan claim, claimQueue)}
 }
 
 // conflict notes that mac uses our address a.
 func (c *claims) conflict(a tcpip.Address, mac tcpip.LinkAddress) {
 	c.conflicts.Add(1)
-	c.note(claim{fromAddress(a), mac})
+	c.note(claim{env.FromAddress(a), mac})
 }
 
 // twin notes that a frame came from our own hardware address.
@@ -301,9 +303,9 @@ func (c *claims) note(cl claim) {
 //
 // It follows case (c) of RFC 5227 section 2.4: an address is never given up, because clients reach
 // a server by it; it is announced again, at most once per defendInterval.
-func (s *addressManager) guard() {
-	defended := map[netip.Addr]*rateLimit{}
-	twins := rateLimit{burst: 1, period: twinInterval}
+func (s *Manager) guard() {
+	defended := map[netip.Addr]*env.RateLimit{}
+	twins := env.RateLimit{Burst: 1, Period: twinInterval}
 	for {
 		select {
 		case <-s.env.Ctx.Done():
@@ -311,11 +313,11 @@ func (s *addressManager) guard() {
 		case <-s.raEvents.removable:
 			s.removeUndecided()
 		case <-s.memberships.changed:
-			s.tellGroups()
+			s.TellGroups()
 		case c := <-s.claims.seen:
 			if c.addr.IsValid() {
-				s.defend(c, defended)
-			} else if ok, missed := twins.allows(s.env.Clock.Now()); ok {
+				s.defendAddress(c, defended)
+			} else if ok, missed := twins.Allows(s.env.Clock.Now()); ok {
 				s.env.Log.Warn("frames come from our own hardware address: "+
 					"another process or host uses it, or the network sends ours back; give each "+
 					"slice its own MAC",
@@ -328,31 +330,31 @@ func (s *addressManager) guard() {
 
 // removeUndecided removes addresses of advertised prefixes that could not be probed for, and asks
 // for the prefixes again.
-func (s *addressManager) removeUndecided() {
+func (s *Manager) removeUndecided() {
 	for _, a := range s.raEvents.takeUndecided() {
-		s.env.Net.RemoveAddress(nicID, toAddress(a))
+		s.env.Net.RemoveAddress(env.NIC, env.ToAddress(a))
 		s.env.Log.Warn("address given up: the link sends no probe for it", "interface",
 			s.env.Name, "address", a.String())
 	}
-	s.solicitRouter()
+	s.SolicitRouter()
 }
 
-// defend announces an address that another host uses, unless the rate limit is reached.
-func (s *addressManager) defend(c claim, defended map[netip.Addr]*rateLimit) {
+// defendAddress announces an address that another host uses, unless the rate limit is reached.
+func (s *Manager) defendAddress(c claim, defended map[netip.Addr]*env.RateLimit) {
 	now := s.env.Clock.Now()
 	if len(defended) >= manyDefended {
 		for a, d := range defended {
-			if now.Sub(d.since) >= defendInterval {
+			if d.Idle(now) {
 				delete(defended, a)
 			}
 		}
 	}
 	d := defended[c.addr]
 	if d == nil {
-		d = &rateLimit{burst: 1, period: defendInterval}
+		d = &env.RateLimit{Burst: 1, Period: defendInterval}
 		defended[c.addr] = d
 	}
-	ok, missed := d.allows(now)
+	ok, missed := d.Allows(now)
 	if !ok {
 		return
 	}
@@ -364,71 +366,16 @@ func (s *addressManager) defend(c claim, defended map[netip.Addr]*rateLimit) {
 		"mac", net.HardwareAddr(c.mac).String(), "more", missed)
 }
 
-// watchARP wraps netstack's ARP so that c and n see its packets.
-func (c *claims) watchARP(factory gstack.NetworkProtocolFactory,
-	n *neighbours) gstack.NetworkProtocolFactory {
-	return func(g *gstack.Stack) gstack.NetworkProtocol { return arpProtocol{factory(g), c, n} }
-}
-
-// arpProtocol is netstack's ARP, with its packets inspected.
-type arpProtocol struct {
-	gstack.NetworkProtocol
-	claims     *claims
-	neighbours *neighbours
-}
-
-// NewEndpoint implements gstack.NetworkProtocol.
-func (p arpProtocol) NewEndpoint(nic gstack.NetworkInterface,
-	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	if nic.ID() != nicID {
-		return p.NetworkProtocol.NewEndpoint(nic, d)
-	}
-	i := &neighbourNIC{NetworkInterface: nic, table: p.neighbours, protocol: ipv4Protocol}
-	ep := p.NetworkProtocol.NewEndpoint(i, d)
-	if full, ok := ep.(arpHost); ok {
-		return arpEndpoint{full, i, p.claims}
-	}
-	return ep
-}
-
-// arpHost is what netstack wants of an ARP endpoint.
-type arpHost interface {
-	gstack.NetworkEndpoint
-	gstack.DuplicateAddressDetector
-	gstack.LinkAddressResolver
-}
-
-// arpEndpoint is netstack's ARP on one interface, with its packets inspected.
-type arpEndpoint struct {
-	arpHost
-	nic    *neighbourNIC
-	claims *claims
-}
-
-// HandlePacket implements gstack.NetworkEndpoint. Netstack would answer for a broadcast address of
-// ours.
-func (e arpEndpoint) HandlePacket(pkt *gstack.PacketBuffer) {
-	if h, ok := pkt.Data().PullUp(header.ARPSize); ok && header.ARP(h).IsValid() {
-		e.checkSender(header.ARP(h))
-		e.nic.heardARP(header.ARP(h), toOneHost(pkt))
-		target := tcpip.AddrFrom4Slice(header.ARP(h).ProtocolAddressTarget())
-		if e.nic.isBroadcast(target) {
-			return
-		}
-	}
-	e.arpHost.HandlePacket(pkt)
-}
-
-// checkSender compares the sender with our addresses. A probe has the sender 0.0.0.0 and claims
-// nothing (RFC 5227 section 1.1).
-func (e arpEndpoint) checkSender(h header.ARP) {
+// HeardARP compares the sender of a packet that came by nic with our addresses. A probe has the
+// sender 0.0.0.0 and claims nothing (RFC 5227 section 1.1).
+func (s *Manager) HeardARP(h header.ARP, nic gstack.NetworkInterface) {
 	mac, sender := tcpip.LinkAddress(h.HardwareAddressSender()),
 		tcpip.AddrFrom4Slice(h.ProtocolAddressSender())
 	switch {
-	case mac == e.claims.hardware():
-		e.claims.twin()
-	case sender != header.IPv4Any && e.nic.CheckLocalAddress(ipv4Protocol, sender):
-		e.claims.conflict(sender, mac)
+	case mac == s.claims.hardware():
+		s.claims.twin()
+	case sender != header.IPv4Any && nic.CheckLocalAddress(header.IPv4ProtocolNumber, sender):
+		s.claims.conflict(sender, mac)
 	}
 }
 
@@ -436,33 +383,33 @@ func (e arpEndpoint) checkSender(h header.ARP) {
 // ANNOUNCE_INTERVAL).
 const announceAgain = 2 * time.Second
 
-// announceTwice tells the neighbours now and once more.
-func (s *addressManager) announceTwice() {
-	s.announceAll()
+// AnnounceTwice tells the neighbours now and once more.
+func (s *Manager) AnnounceTwice() {
+	s.AnnounceAll()
 	s.announcer.Reset(announceAgain)
 }
 
-// announceLater tells the neighbours once more after a while: a send queue was replaced, and what
+// AnnounceLater tells the neighbours once more after a while: a send queue was replaced, and what
 // it held is lost. Others repeat what they send, but a server that nobody finds sends nothing.
-func (s *addressManager) announceLater() {
-	if !s.cfg.Addressing.NoAnnounce {
+func (s *Manager) AnnounceLater() {
+	if !s.cfg.NoAnnounce {
 		s.announcer.Reset(announceAgain)
 	}
 }
 
-// announceAll does what [Stack.Announce] says.
-func (s *addressManager) announceAll() {
-	if s.stack.life.closed.Load() {
+// AnnounceAll does what stack.Stack.Announce says.
+func (s *Manager) AnnounceAll() {
+	if s.env.Ctx.Err() != nil {
 		return
 	}
-	for _, p := range s.stack.Addrs() {
+	for _, p := range s.Addrs() {
 		s.announce(p.Addr())
 	}
 }
 
 // announce is Announce for one address.
-func (s *addressManager) announce(a netip.Addr) {
-	mac := tcpip.LinkAddress(s.stack.HardwareAddr())
+func (s *Manager) announce(a netip.Addr) {
+	mac := tcpip.LinkAddress(s.HardwareAddr())
 	switch {
 	case !s.resolves || !header.IsValidUnicastEthernetAddress(mac):
 	case a.Is4():
@@ -473,33 +420,33 @@ func (s *addressManager) announce(a netip.Addr) {
 }
 
 // gratuitousARP broadcasts a request for our own address, which every cache learns from.
-func (s *addressManager) gratuitousARP(mac tcpip.LinkAddress, a netip.Addr) {
+func (s *Manager) gratuitousARP(mac tcpip.LinkAddress, a netip.Addr) {
 	packet := make(header.ARP, header.ARPSize)
 	packet.SetIPv4OverEthernet()
 	packet.SetOp(header.ARPRequest)
 	copy(packet.HardwareAddressSender(), mac)
 	copy(packet.ProtocolAddressSender(), a.AsSlice())
 	copy(packet.ProtocolAddressTarget(), a.AsSlice())
-	s.env.Net.WritePacketToRemote(nicID, header.EthernetBroadcastAddress, header.ARPProtocolNumber,
-		buffer.MakeWithData(packet))
+	s.env.Net.WritePacketToRemote(env.NIC, header.EthernetBroadcastAddress,
+		header.ARPProtocolNumber, buffer.MakeWithData(packet))
 }
 
 // unsolicitedNA multicasts a neighbour advertisement that overrides cached entries.
-func (s *addressManager) unsolicitedNA(mac tcpip.LinkAddress, a netip.Addr) {
+func (s *Manager) unsolicitedNA(mac tcpip.LinkAddress, a netip.Addr) {
 	const options = header.NDPLinkLayerAddressSize
 	icmp := make(header.ICMPv6, header.ICMPv6NeighborAdvertMinimumSize+options)
 	icmp.SetType(header.ICMPv6NeighborAdvert)
 	na := header.NDPNeighborAdvert(icmp.MessageBody())
-	na.SetTargetAddress(toAddress(a))
+	na.SetTargetAddress(env.ToAddress(a))
 	na.SetOverrideFlag(true)
-	na.SetRouterFlag(s.stack.host != nil && s.stack.host.routesIPv6())
+	na.SetRouterFlag(s.host.RoutesIPv6())
 	na.Options().Serialize(header.NDPOptionsSerializer{header.NDPTargetLinkLayerAddressOption(mac)})
-	s.multicast(icmp, toAddress(a), header.IPv6AllNodesMulticastAddress)
+	s.multicast(icmp, env.ToAddress(a), header.IPv6AllNodesMulticastAddress)
 }
 
-// solicitRouter asks the link's routers to advertise themselves now (RFC 4861 section 6.3.7).
-func (s *addressManager) solicitRouter() {
-	mac := tcpip.LinkAddress(s.stack.HardwareAddr())
+// SolicitRouter asks the link's routers to advertise themselves now (RFC 4861 section 6.3.7).
+func (s *Manager) SolicitRouter() {
+	mac := tcpip.LinkAddress(s.HardwareAddr())
 	if !header.IsValidUnicastEthernetAddress(mac) {
 		return
 	}
@@ -509,16 +456,16 @@ func (s *addressManager) solicitRouter() {
 	rs := header.NDPRouterSolicit(icmp.MessageBody())
 	rs.Options().Serialize(header.NDPOptionsSerializer{header.NDPSourceLinkLayerAddressOption(mac)})
 	from := header.LinkLocalAddr(mac)
-	for _, p := range s.stack.Addrs() { // which stays as it is when the hardware address changes
+	for _, p := range s.Addrs() { // which stays as it is when the hardware address changes
 		if a := p.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
-			from = toAddress(a)
+			from = env.ToAddress(a)
 		}
 	}
 	s.multicast(icmp, from, header.IPv6AllRoutersLinkLocalMulticastAddress)
 }
 
 // multicast sends a message of neighbour discovery, whose checksum it fills in.
-func (s *addressManager) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
+func (s *Manager) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
 	icmp.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: icmp, Src: from,
 		Dst: to}))
 	packet := make(header.IPv6, header.IPv6MinimumSize, header.IPv6MinimumSize+len(icmp))
@@ -530,41 +477,16 @@ func (s *addressManager) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
 		DstAddr:           to,
 	})
 	packet = append(packet, icmp...)
-	s.env.Net.WritePacketToRemote(nicID, header.EthernetAddressFromMulticastIPv6Address(to),
+	s.env.Net.WritePacketToRemote(env.NIC, header.EthernetAddressFromMulticastIPv6Address(to),
 		header.IPv6ProtocolNumber, buffer.MakeWithData(packet))
 }
 
-// rateLimit limits an action that other hosts can cause, such as a line in the log, to burst times
-// per period. It is not safe for concurrent use.
-type rateLimit struct {
-	burst  int
-	period time.Duration
-
-	since  time.Time // when the period began
-	used   int       // of burst, in it
-	missed uint64    // refused since the last action that was allowed
-}
-
-// allows says whether the action may be done now, and if so how often it was refused since the
-// last.
-func (s *rateLimit) allows(now time.Time) (ok bool, missed uint64) {
-	if now.Sub(s.since) >= s.period {
-		s.since, s.used = now, 0
-	}
-	if s.used == s.burst {
-		s.missed++
-		return false, 0
-	}
-	s.used++
-	missed, s.missed = s.missed, 0
-	return true, missed
-}
-
-// lockAddresses takes the locks of the stack's MAC address and of Config.Addresses. The error is
-// ErrDuplicateAddress if another process has one.
-func (s *addressManager) lockAddresses() error {
-	port, ok := s.stack.uplink.FirstInterface().(*packet.Port)
-	if !ok || s.stack.host != nil || runtime.GOOS != "linux" {
+// Lock takes the locks of the stack's MAC address and of Config.Addresses, if below
+// has a netdev. The error is
+// env.ErrDuplicateAddress if another process has one.
+func (s *Manager) Lock(below packet.Interface) error {
+	port, ok := below.(*packet.Port)
+	if !ok || s.cfg.Host || runtime.GOOS != "linux" {
 		return nil
 	}
 	ifi, err := net.InterfaceByName(port.Name())
@@ -579,7 +501,7 @@ func (s *addressManager) lockAddresses() error {
 		case !errors.Is(err, syscall.EADDRINUSE):
 			s.env.Log.Warn("two processes with one address would not be noticed: no lock for it",
 				"interface", port.Name(), "address", address, "error", err)
-		case s.cfg.Predecessor != nil:
+		case s.cfg.Successor:
 			s.env.Go(func() {
 				if err := s.locks.Await(name); err != nil {
 					s.env.Log.Warn("no lock of an address after the predecessor", "address",
@@ -589,7 +511,7 @@ func (s *addressManager) lockAddresses() error {
 			})
 		default:
 			return fmt.Errorf("%s already has %s on %s: end it, or give this one another address: "+
-				"%w", addrlock.Holder(name), address, port.Name(), ErrDuplicateAddress)
+				"%w", addrlock.Holder(name), address, port.Name(), env.ErrDuplicateAddress)
 		}
 	}
 	return nil

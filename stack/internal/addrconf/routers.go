@@ -1,4 +1,4 @@
-package stack
+package addrconf
 
 import (
 	"encoding/binary"
@@ -12,7 +12,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
@@ -30,7 +29,7 @@ type raEvents struct {
 	dns      advertisedDNS
 	mtu      uint32 // the last one that a router has advertised; 0: none since it was taken
 	managed  ipv6.DHCPv6ConfigurationFromNDPRA
-	// of addresses that addAddress waits for; guarded by mu
+	// of addresses that AddAddress waits for; guarded by mu
 	outcomes map[tcpip.Address]addressOutcome
 	changed  chan struct{} // capacity 1
 
@@ -49,11 +48,11 @@ func newRAEvents() *raEvents {
 func (n *raEvents) expect(a netip.Addr, outcome addressOutcome) (done func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.outcomes[toAddress(a)] = outcome
+	n.outcomes[env.ToAddress(a)] = outcome
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		delete(n.outcomes, toAddress(a))
+		delete(n.outcomes, env.ToAddress(a))
 	}
 }
 
@@ -132,16 +131,16 @@ func (n *raEvents) parameters() linkParameters {
 func (l linkParameters) applyTo(net *gstack.Stack) error {
 	if l.hopLimit != 0 {
 		ttl := tcpip.DefaultTTLOption(l.hopLimit)
-		if err := net.SetNetworkProtocolOption(ipv6Protocol, &ttl); err != nil {
-			return asError("set the hop limit", err)
+		if err := net.SetNetworkProtocolOption(header.IPv6ProtocolNumber, &ttl); err != nil {
+			return env.AsError("set the hop limit", err)
 		}
 	}
-	c, err := net.NUDConfigurations(nicID, ipv6Protocol)
+	c, err := net.NUDConfigurations(env.NIC, header.IPv6ProtocolNumber)
 	if _, none := err.(*tcpip.ErrNotSupported); none {
 		return nil // the link's neighbours need no resolution
 	}
 	if err != nil {
-		return asError("read the times of neighbour discovery", err)
+		return env.AsError("read the times of neighbour discovery", err)
 	}
 	if l.reachable != 0 {
 		c.BaseReachableTime = l.reachable
@@ -149,8 +148,8 @@ func (l linkParameters) applyTo(net *gstack.Stack) error {
 	if l.retransmit != 0 {
 		c.RetransmitTimer = l.retransmit
 	}
-	return asError("set the times of neighbour discovery",
-		net.SetNUDConfigurations(nicID, ipv6Protocol, c))
+	return env.AsError("set the times of neighbour discovery",
+		net.SetNUDConfigurations(env.NIC, header.IPv6ProtocolNumber, c))
 }
 
 // refused returns how many resolvers exceeded the bounds.
@@ -193,7 +192,7 @@ func (n *raEvents) config() ipv6.DHCPv6ConfigurationFromNDPRA {
 }
 
 func fromSubnet(s tcpip.Subnet) netip.Prefix {
-	return netip.PrefixFrom(fromAddress(s.ID()), s.Prefix())
+	return netip.PrefixFrom(env.FromAddress(s.ID()), s.Prefix())
 }
 
 func add[T comparable](list []T, v T) []T {
@@ -210,7 +209,7 @@ func remove[T comparable](list []T, v T) []T {
 // OnOffLinkRouteUpdated implements ipv6.NDPDispatcher.
 func (n *raEvents) OnOffLinkRouteUpdated(_ tcpip.NICID, dest tcpip.Subnet, router tcpip.Address,
 	preference header.NDPRoutePreference) {
-	r := advertisedRoute{env.Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)},
+	r := advertisedRoute{env.Route{Destination: fromSubnet(dest), Gateway: env.FromAddress(router)},
 		preferenceRank(preference)}
 	n.update(func() {
 		at := slices.IndexFunc(n.routers,
@@ -243,7 +242,7 @@ func preferenceRank(p header.NDPRoutePreference) int {
 // OnOffLinkRouteInvalidated implements ipv6.NDPDispatcher.
 func (n *raEvents) OnOffLinkRouteInvalidated(_ tcpip.NICID,
 	dest tcpip.Subnet, router tcpip.Address) {
-	r := env.Route{Destination: fromSubnet(dest), Gateway: fromAddress(router)}
+	r := env.Route{Destination: fromSubnet(dest), Gateway: env.FromAddress(router)}
 	n.update(func() {
 		n.routers = slices.DeleteFunc(slices.Clone(n.routers),
 			func(o advertisedRoute) bool { return o.Route == r })
@@ -261,7 +260,7 @@ func (n *raEvents) OnOnLinkPrefixInvalidated(_ tcpip.NICID, p tcpip.Subnet) {
 }
 
 // OnRecursiveDNSServerOption implements ipv6.NDPDispatcher. It does not say which router it is; see
-// ndpWatch.
+// HeardNDP.
 func (n *raEvents) OnRecursiveDNSServerOption(tcpip.NICID, []tcpip.Address, time.Duration) {}
 
 // OnDHCPv6Configuration implements ipv6.NDPDispatcher.
@@ -296,7 +295,7 @@ func (n *raEvents) OnDuplicateAddressDetectionResult(_ tcpip.NICID,
 		outcome.report(err)
 	}
 	if _, failed := r.(*gstack.DADError); failed && !awaited {
-		n.undecided = append(n.undecided, fromAddress(a))
+		n.undecided = append(n.undecided, env.FromAddress(a))
 		env.Notify(n.removable)
 	}
 }
@@ -330,10 +329,10 @@ func (a addressEvents) OnRemoved(gstack.AddressRemovalReason) { a.events.update(
 const followPause = 50 * time.Millisecond
 
 // follow keeps routes and resolvers as routers advertise them, until the stack ends. With
-// Auto it starts DHCPv6 when an advertisement first says that it has addresses, or
+// Config.Auto it starts DHCPv6 when an advertisement first says that it has addresses, or
 // resolvers.
-func (s *addressManager) follow(n *raEvents) {
-	ask, link := s.cfg.Dynamic.has(Auto), linkParameters{}
+func (s *Manager) follow(n *raEvents) {
+	ask, link := s.cfg.Auto, linkParameters{}
 	over := s.env.Clock.NewTimer(0)
 	over.Stop()
 	for {
@@ -344,7 +343,7 @@ func (s *addressManager) follow(n *raEvents) {
 			return
 		}
 		if mtu := n.takeMTU(); mtu != 0 {
-			s.stack.mtu.useAdvertised(mtu)
+			s.host.UseAdvertisedMTU(mtu)
 		}
 		if now := n.parameters(); now != link {
 			link = now
@@ -352,7 +351,7 @@ func (s *addressManager) follow(n *raEvents) {
 				s.env.Log.Warn("what a router advertises of the link", "interface", s.env.Name,
 					"error", err)
 			}
-			s.stack.epoch.Add(1) // headers of datagrams are kept with the hop limit
+			s.host.Changed() // headers of datagrams are kept with the hop limit
 		}
 		routes, dns, until := n.snapshot(s.env.Clock.Now())
 		if !until.IsZero() {
@@ -361,7 +360,7 @@ func (s *addressManager) follow(n *raEvents) {
 		if err := s.Configure(env.FromRA, routes, dns); err != nil {
 			s.env.Log.Warn("what a router advertises", "interface", s.env.Name, "error", err)
 		}
-		s.addressesChanged()
+		s.AddressesChanged()
 		switch config := n.config(); {
 		case ask && config == ipv6.DHCPv6ManagedAddress:
 			ask = false
@@ -376,96 +375,10 @@ func (s *addressManager) follow(n *raEvents) {
 	}
 }
 
-// ndpWatch wraps netstack's IPv6 to inspect messages of neighbour discovery: which other hosts use
-// our addresses, and which router advertises which resolvers. Netstack reports neither.
-type ndpWatch struct {
-	claims      *claims
-	memberships *memberships
-	neighbours  *neighbours
-	sources     *sources
-	events      *raEvents     // nil: router advertisements are ignored
-	limit       func() uint32 // the largest packet besides the link's MTU; nil: there never is one
-	errors      *icmpErrors
-	clock       clock.Clock
-}
-
-func (w ndpWatch) wrap(factory gstack.NetworkProtocolFactory) gstack.NetworkProtocolFactory {
-	return wrapProtocol(factory, func(p ipv6Whole) gstack.NetworkProtocol {
-		return ipv6Watched{p, w}
-	})
-}
-
-// ipv6Whole is what netstack wants of the IPv6 protocol.
-type ipv6Whole interface {
-	gstack.NetworkProtocol
-	gstack.MulticastForwardingNetworkProtocol
-	gstack.RejectIPv6WithHandler
-}
-
-// ipv6Watched is netstack's IPv6, with neighbour discovery inspected.
-type ipv6Watched struct {
-	ipv6Whole
-	watch ndpWatch
-}
-
-// NewEndpoint implements gstack.NetworkProtocol.
-func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
-	d gstack.TransportDispatcher) gstack.NetworkEndpoint {
-	d = p.watch.errors.dispatch(true, d)
-	if nic.ID() != nicID {
-		return p.ipv6Whole.NewEndpoint(nic, d)
-	}
-	i := &neighbourNIC{NetworkInterface: limitMTU(nic, p.watch.limit), table: p.watch.neighbours,
-		protocol: ipv6Protocol}
-	ep := p.ipv6Whole.NewEndpoint(i, d)
-	if full, ok := ep.(ipv6Host); ok {
-		i.failed = full.HandleLinkResolutionFailure
-		return &ipv6Endpoint{full, nic, p.watch}
-	}
-	return ep
-}
-
-// ipv6Host is what netstack wants of an IPv6 endpoint.
-type ipv6Host interface {
-	gstack.NetworkEndpoint
-	gstack.AddressableEndpoint
-	gstack.GroupAddressableEndpoint
-	gstack.DuplicateAddressDetector
-	gstack.LinkAddressResolver
-	gstack.LinkResolvableNetworkEndpoint
-	gstack.ForwardingNetworkEndpoint
-	gstack.MulticastForwardingNetworkEndpoint
-	gstack.NDPEndpoint
-	ipv6.NDPEndpoint
-	ipv6.MLDEndpoint
-}
-
-// ipv6Endpoint is netstack's IPv6 on one interface, with neighbour discovery inspected.
-type ipv6Endpoint struct {
-	ipv6Host
-	nic   gstack.NetworkInterface
-	watch ndpWatch
-}
-
-// HandlePacket implements gstack.NetworkEndpoint.
-func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
-	if e.mustNotAnswer(pkt) {
-		e.watch.errors.dropped.Increment()
-		return
-	}
-	if h, ok := pkt.Data().PullUp(header.IPv6MinimumSize); ok {
-		ip := header.IPv6(h)
-		if tcpip.TransportProtocolNumber(ip.NextHeader()) == header.ICMPv6ProtocolNumber &&
-			ip.HopLimit() == header.NDPHopLimit {
-			e.inspect(pkt)
-		}
-	}
-	e.ipv6Host.HandlePacket(pkt)
-}
-
-// inspect parses a message of neighbour discovery, if pkt is one. It is never fragmented (RFC
+// HeardNDP compares the sender of pkt, which came by nic, with our addresses if it is a message of
+// neighbour discovery, and notes what a router advertises. Such messages are never fragmented (RFC
 // 6980).
-func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
+func (s *Manager) HeardNDP(pkt *gstack.PacketBuffer, nic gstack.NetworkInterface) {
 	h, ok := pkt.Data().PullUp(header.IPv6MinimumSize + header.ICMPv6MinimumSize)
 	if !ok || !isNDP(header.ICMPv6(h[header.IPv6MinimumSize:])) {
 		return
@@ -484,9 +397,9 @@ func (e *ipv6Endpoint) inspect(pkt *gstack.PacketBuffer) {
 		len(link) >= header.EthernetMinimumSize {
 		m.mac = header.Ethernet(link).SourceAddress()
 	}
-	e.checkSender(m)
-	if e.watch.events != nil && (len(m.servers) > 0 || m.mtu != 0 || m.link != linkParameters{}) {
-		e.watch.events.advertised(m, e.watch.clock.Now())
+	s.claims.checkNDP(m, nic)
+	if s.cfg.SLAAC && (len(m.servers) > 0 || m.mtu != 0 || m.link != linkParameters{}) {
+		s.raEvents.advertised(m, s.env.Clock.Now())
 	}
 }
 
@@ -499,14 +412,13 @@ func isNDP(m header.ICMPv6) bool {
 	return false
 }
 
-// checkSender compares the sender with our addresses.
-func (e *ipv6Endpoint) checkSender(m ndpMessage) {
-	c := e.watch.claims
+// checkNDP compares the sender with our addresses.
+func (c *claims) checkNDP(m ndpMessage, nic gstack.NetworkInterface) {
 	switch {
 	case len(c.hardware()) == 0 || len(m.mac) == 0:
 	case m.mac == c.hardware():
 		c.twin()
-	case m.holds != tcpip.Address{} && e.nic.CheckLocalAddress(ipv6Protocol, m.holds):
+	case m.holds != tcpip.Address{} && nic.CheckLocalAddress(header.IPv6ProtocolNumber, m.holds):
 		c.conflict(m.holds, m.mac)
 	}
 }
@@ -552,7 +464,7 @@ func parseNDP(from, to tcpip.Address, icmp header.ICMPv6) (m ndpMessage, ok bool
 		}
 	case header.ICMPv6RouterAdvert:
 		if len(body) >= header.NDPRAMinimumSize && header.IsV6LinkLocalUnicastAddress(from) {
-			m.holds, m.router = from, fromAddress(from)
+			m.holds, m.router = from, env.FromAddress(from)
 			options := header.NDPRouterAdvert(body).Options()
 			m.mtu, m.link = advertisedMTU(options), parseLinkParameters(body)
 			return m, m.options(options)
@@ -610,7 +522,7 @@ func (m *ndpMessage) resolvers(opt header.NDPRecursiveDNSServer) {
 	}
 	told := advertisedServers{lasts: opt.Lifetime()}
 	for _, a := range given {
-		told.servers = append(told.servers, fromAddress(a))
+		told.servers = append(told.servers, env.FromAddress(a))
 	}
 	m.servers = append(m.servers, told)
 }
