@@ -24,15 +24,15 @@ var lockedPackages = []string{"./stack", "./stack/internal/...", "./link/failove
 	"./internal/hostnet"}
 
 // TestLockOrder holds the locks of the stack to the order that stack/doc.go states. It follows
-// calls from function to function within these packages; calls by way of an interface or of a
-// function in a variable it does not see.
+// calls from function to function within these packages, those of their interfaces to every type
+// that implements them; calls of a function in a variable it does not see.
 func TestLockOrder(t *testing.T) {
 	order := statedLockOrder(t)
 	place := map[string]int{}
 	for i, name := range order {
 		place[name] = i
 	}
-	c := newLockChecker(t)
+	c := newLockChecker(t, lockedPackages...)
 	for _, name := range slices.Sorted(maps.Keys(c.locks)) {
 		if _, stated := place[name]; !stated {
 			t.Errorf("%s: the order of locks in stack/doc.go lacks it", name)
@@ -50,8 +50,34 @@ func TestLockOrder(t *testing.T) {
 	for _, e := range slices.SortedFunc(maps.Keys(edges), lockEdge.compare) {
 		if place[e.held] >= place[e.taken] {
 			t.Errorf("%s: %s is taken while %s is held, against the order in stack/doc.go",
-				edges[e], e.taken, e.held)
+				edges[e][0], e.taken, e.held)
 		}
+	}
+}
+
+// TestLockOrderBites has TestLockOrder's check find each place of a package that takes two locks
+// the wrong way round, and no other.
+func TestLockOrderBites(t *testing.T) {
+	const folder = "testdata/lockorder"
+	text, err := os.ReadFile(folder + "/lockorder.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		if n++; strings.Contains(line, "// wrong") {
+			want = append(want, fmt.Sprintf("lockorder.go:%02d", n))
+		}
+	}
+	edges := newLockChecker(t, "./tests/"+folder).edges()
+	found := edges[lockEdge{"lockorder.Inner.mu", "lockorder.Outer.mu"}]
+	if len(want) == 0 || !slices.Equal(found, want) {
+		t.Errorf("found %v, want %v", found, want)
+	}
+	if right := (lockEdge{"lockorder.Outer.mu", "lockorder.Inner.mu"}); len(edges) != 2 ||
+		len(edges[right]) != 2 {
+		t.Errorf("%v: want both orders only, the right one in two places", edges)
 	}
 }
 
@@ -87,13 +113,16 @@ func (e lockEdge) compare(o lockEdge) int {
 
 // lockChecker holds what the functions of some packages do with locks.
 type lockChecker struct {
-	fset  *token.FileSet
-	info  *types.Info
-	locks map[string]bool // every lock that there is: TYPE.FIELD, or PACKAGE.TYPE.FIELD
-	calls map[*types.Func][]lockedCall
-	takes map[*types.Func]map[string]bool // also by what it calls
-	found map[lockEdge]string             // with the first place
-	fn    *types.Func                     // that is looked at
+	fset     *token.FileSet
+	info     *types.Info
+	locks    map[string]bool // every lock that there is: TYPE.FIELD, or PACKAGE.TYPE.FIELD
+	types    []*types.Named  // which there are in the packages
+	packages map[*types.Package]bool
+	abstract map[*types.Func]bool // methods of interfaces
+	calls    map[*types.Func][]lockedCall
+	takes    map[*types.Func]map[string]bool // also by what it calls
+	found    map[lockEdge][]string           // with the places, in order
+	fn       *types.Func                     // that is looked at
 }
 
 // lockedCall records a call, or the taking of a lock, with others held.
@@ -105,9 +134,10 @@ type lockedCall struct {
 }
 
 // newLockChecker type-checks the packages and reads their functions.
-func newLockChecker(t *testing.T) *lockChecker {
+func newLockChecker(t *testing.T, packages ...string) *lockChecker {
 	c := &lockChecker{fset: token.NewFileSet(), locks: map[string]bool{},
-		calls: map[*types.Func][]lockedCall{}, found: map[lockEdge]string{},
+		packages: map[*types.Package]bool{}, abstract: map[*types.Func]bool{},
+		calls: map[*types.Func][]lockedCall{}, found: map[lockEdge][]string{},
 		info: &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
 			Selections: map[*ast.SelectorExpr]*types.Selection{},
 			Types:      map[ast.Expr]types.TypeAndValue{}}}
@@ -117,7 +147,7 @@ func newLockChecker(t *testing.T) *lockChecker {
 		DepOnly                 bool
 	}
 	cmd := exec.Command("go", append([]string{"list", "-export", "-deps",
-		"-json=ImportPath,Dir,Export,GoFiles,DepOnly"}, lockedPackages...)...)
+		"-json=ImportPath,Dir,Export,GoFiles,DepOnly"}, packages...)...)
 	cmd.Dir, cmd.Stderr = "..", os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -150,7 +180,7 @@ func newLockChecker(t *testing.T) *lockChecker {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checked[p.ImportPath] = pkg
+		checked[p.ImportPath], c.packages[pkg] = pkg, true
 		c.noteLocks(pkg)
 		for _, f := range files {
 			c.noteFunctions(f)
@@ -185,6 +215,9 @@ func (c *lockChecker) noteLocks(pkg *types.Package) {
 		obj, isType := pkg.Scope().Lookup(name).(*types.TypeName)
 		if !isType {
 			continue
+		}
+		if named, ok := obj.Type().(*types.Named); ok && named.TypeParams() == nil {
+			c.types = append(c.types, named)
 		}
 		s, isStruct := obj.Type().Underlying().(*types.Struct)
 		for i := 0; isStruct && i < s.NumFields(); i++ {
@@ -291,7 +324,7 @@ func isLater(call *ast.CallExpr) bool {
 func (c *lockChecker) call(n *ast.CallExpr, held map[string]bool) {
 	at := c.fset.Position(n.Pos())
 	note := lockedCall{held: slices.Sorted(maps.Keys(held)),
-		at: fmt.Sprintf("%s:%d", filepath.Base(at.Filename), at.Line)}
+		at: fmt.Sprintf("%s:%02d", filepath.Base(at.Filename), at.Line)}
 	switch name, method := c.lockCall(n); {
 	case strings.HasSuffix(method, "Unlock"):
 		delete(held, name)
@@ -346,8 +379,38 @@ func (c *lockChecker) calleeOf(n *ast.CallExpr) *types.Func {
 	return fn
 }
 
-// edges returns which lock is taken while which is held, with the place.
-func (c *lockChecker) edges() map[lockEdge]string {
+// implementations notes for each method of an interface of the packages which methods may be meant
+// where it is called.
+func (c *lockChecker) implementations() {
+	of := map[*types.Func][]lockedCall{}
+	for _, calls := range c.calls {
+		for _, call := range calls {
+			if call.callee == nil || of[call.callee] != nil {
+				continue
+			}
+			recv := call.callee.Signature().Recv()
+			if recv == nil || !types.IsInterface(recv.Type()) ||
+				!c.packages[call.callee.Pkg()] {
+				continue
+			}
+			iface := recv.Type().Underlying().(*types.Interface)
+			for _, named := range c.types {
+				p := types.NewPointer(named)
+				if types.IsInterface(named) || !types.Implements(p, iface) {
+					continue
+				}
+				m, _, _ := types.LookupFieldOrMethod(p, true, call.callee.Pkg(), call.callee.Name())
+				c.abstract[call.callee] = true
+				of[call.callee] = append(of[call.callee], lockedCall{callee: m.(*types.Func)})
+			}
+		}
+	}
+	maps.Copy(c.calls, of)
+}
+
+// edges returns which lock is taken while which is held, with the places.
+func (c *lockChecker) edges() map[lockEdge][]string {
+	c.implementations()
 	c.takes = map[*types.Func]map[string]bool{}
 	for again := true; again; {
 		again = false
@@ -373,13 +436,17 @@ func (c *lockChecker) edges() map[lockEdge]string {
 			}
 			for _, held := range call.held {
 				for lock := range taken {
-					e := lockEdge{held, lock}
-					if at, known := c.found[e]; !known || call.at < at {
-						c.found[e] = call.at
+					if lock == held && c.abstract[call.callee] {
+						continue // a type that calls an interface's method may implement it too
 					}
+					e := lockEdge{held, lock}
+					c.found[e] = append(c.found[e], call.at)
 				}
 			}
 		}
+	}
+	for _, places := range c.found {
+		slices.Sort(places)
 	}
 	return c.found
 }
