@@ -15,7 +15,7 @@ var most = struct {
 	stackMethods: 79,
 	stackFields:  29,
 	stackFiles:   16,
-	packageFiles: 38,
+	packageFiles: 36,
 	knobs:        55,
 	causativeHas: 0,
 	productLines: 92_019,
