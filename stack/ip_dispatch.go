@@ -108,8 +108,12 @@ func (d *hostDispatcher) isToSeveral(pkt *gstack.PacketBuffer) bool {
 		header.IPv4(pkt.NetworkHeader().Slice()).DestinationAddress())
 }
 
-// inGroupFrame reports whether a packet came in a frame to a group or to all.
+// inGroupFrame reports whether a packet came in a frame to a group or to all. A link that does not
+// show its frames tells netstack.
 func inGroupFrame(pkt *gstack.PacketBuffer) bool {
+	if link := pkt.LinkHeader().Slice(); len(link) >= header.EthernetMinimumSize {
+		return link[0]&1 != 0
+	}
 	return pkt.PktType == tcpip.PacketBroadcast || pkt.PktType == tcpip.PacketMulticast
 }
 
@@ -466,7 +470,7 @@ type arpEndpoint struct {
 func (e arpEndpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if h, ok := pkt.Data().PullUp(header.ARPSize); ok && header.ARP(h).IsValid() {
 		e.addrs.HeardARP(header.ARP(h), e.nic)
-		e.nic.heardARP(header.ARP(h), toOneHost(pkt))
+		e.nic.heardARP(header.ARP(h), !inGroupFrame(pkt))
 		target := tcpip.AddrFrom4Slice(header.ARP(h).ProtocolAddressTarget())
 		if e.nic.isBroadcast(target) {
 			return

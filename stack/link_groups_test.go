@@ -2,8 +2,12 @@ package stack_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,6 +138,76 @@ func TestGroupsBehindSwitch(t *testing.T) {
 				eventually(t, group+" to pass after a second join", passes)
 				must(t, in.Close())
 				eventually(t, group+" to be left", func() bool { return !passes() })
+			}
+		})
+	}
+}
+
+// TestGroupFramesOfOtherLinks: what comes for our address in a frame to a group or to all is not
+// answered (RFC 1122 section 3.2.2, RFC 4443 section 2.4), on links too that do not tell netstack
+// how a frame was addressed.
+func TestGroupFramesOfOtherLinks(t *testing.T) {
+	groups := map[string]net.HardwareAddr{
+		"all":     {0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		"a group": {0x33, 0x33, 0, 0, 0, 1},
+	}
+	for name, group := range groups {
+		t.Run(name, func(t *testing.T) {
+			var altered atomic.Bool
+			var mu sync.Mutex
+			ports, answers := map[uint16]bool{}, 0 // ports of what was altered
+			server, client := netpair.New(t, netpair.Faults{Tap: func(end int, f []byte) bool {
+				at, proto := 34, f[23]
+				if f[12] == 0x86 {
+					at, proto = 54, f[20]
+				}
+				transport := f[13] != 6 && (proto == 6 || proto == 17) // neither ARP nor ICMP
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case end == 1 && transport && altered.Load():
+					ports[binary.BigEndian.Uint16(f[at:])] = true
+					copy(f, group)
+				case end == 0 && transport && ports[binary.BigEndian.Uint16(f[at+2:])]:
+					answers++
+				case end == 0 && (proto == 1 || proto == 58 && f[at] < 128): // errors
+					answers++
+				}
+				return false
+			}})
+			for _, ip := range []netip.Addr{netpair.ServerIP4, netpair.ServerIP6} {
+				l, err := server.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
+				must(t, err)
+				to := l.Addr().String()
+				ask := func() {
+					for _, tcp := range []string{to, net.JoinHostPort(ip.String(), "9")} {
+						c, err := client.DialTimeout("tcp", tcp, 10*time.Millisecond)
+						if err == nil {
+							c.Close()
+							t.Error("connected")
+						}
+					}
+					u, err := client.Dial("udp", net.JoinHostPort(ip.String(), "9"))
+					must(t, err)
+					_, err = u.Write([]byte("x"))
+					must(t, err)
+					must(t, u.Close())
+				}
+				barrier := func() {
+					c, err := client.Dial("tcp", to)
+					must(t, err)
+					must(t, c.Close())
+				}
+				barrier() // the neighbours know each other
+				altered.Store(true)
+				ask()
+				altered.Store(false)
+				barrier()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if answers != 0 || len(ports) < 6 {
+				t.Errorf("%d answers to what came from %d ports", answers, len(ports))
 			}
 		})
 	}

@@ -493,13 +493,3 @@ func (i *neighbourNIC) heardARP(h header.ARP, toUs bool) {
 	_ = i.confirm(ipv4Protocol, sender, mac,
 		gstack.ReachabilityConfirmationFlags{Solicited: reachable, Override: override})
 }
-
-// toOneHost says whether a packet's frame was addressed to one host. A link that does not show its
-// frames tells netstack.
-func toOneHost(pkt *gstack.PacketBuffer) bool {
-	if link := pkt.LinkHeader().Slice(); len(link) >= header.EthernetMinimumSize {
-		to := header.Ethernet(link).DestinationAddress()
-		return header.IsValidUnicastEthernetAddress(to)
-	}
-	return pkt.PktType == tcpip.PacketHost
-}
