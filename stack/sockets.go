@@ -157,15 +157,7 @@ func (o *openConns) socket(ep tcpip.Endpoint) *UDPConn {
 // for us is not.
 func (s *Stack) Sockets() []Socket {
 	r := socketReader{stack: s, fields: s.fields}
-	all := r.read()
-	countWaiting(all)
-	all = r.sorted(all)
-	for i := range all {
-		if word, is := notAccepted[all[i].State]; is {
-			all[i].State = word
-		}
-	}
-	return all
+	return r.sorted(r.read())
 }
 
 // socketReader reads sockets for one caller. It has what would be allocated for each of them.
@@ -247,41 +239,6 @@ func order(s *Socket) int {
 	return 1
 }
 
-// notAccepted lists the states of connections that no Accept has returned, until they are counted,
-// and what they are called from then on.
-var notAccepted = map[string]string{
-	"ESTAB, not accepted":      "ESTAB",
-	"CLOSE-WAIT, not accepted": "CLOSE-WAIT", // the peer has closed
-}
-
-// countWaiting counts the connections that wait for Accept, of each listener. A connection is that
-// of the listener of its own address, or else of that of any address.
-func countWaiting(all []Socket) {
-	listeners := map[netip.AddrPort][]*Socket{}
-	for i := range all {
-		if l := &all[i]; l.State == "LISTEN" {
-			listeners[l.Local] = append(listeners[l.Local], l)
-		}
-	}
-	for i := range all {
-		c := &all[i]
-		if _, is := notAccepted[c.State]; !is {
-			continue
-		}
-		port := c.Local.Port()
-		own := listeners[c.Local]
-		if len(own) == 0 && c.Local.Addr().Is4() {
-			own = listeners[netip.AddrPortFrom(netip.IPv4Unspecified(), port)]
-		}
-		if len(own) == 0 {
-			own = listeners[netip.AddrPortFrom(netip.IPv6Unspecified(), port)]
-		}
-		for _, l := range own {
-			l.RecvQ++
-		}
-	}
-}
-
 // udpSocket describes a UDP endpoint; ok is false of endpoints of other kinds.
 func (o *openConns) udpSocket(ep tcpip.Endpoint) (so Socket, ok bool) {
 	conn := o.socket(ep)
@@ -326,19 +283,15 @@ func (r *socketReader) tcpSocket(ep *tcp.Endpoint, info *TCPInfo) Socket {
 	}
 	so.SendQ = r.fields.read(ep, &so, info)
 	if state == tcp.StateListen {
-		so.SendQ = r.stack.listeners.backlogOf(ep)
+		so.RecvQ, so.SendQ = r.stack.listeners.waitingFor(ep)
 		return so
 	}
 	so.RecvQ, _ = ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
 	r.options(ep, info)
 	so.TCP = info
-	conn, open := r.conns[ep]
-	switch {
-	case open:
+	if conn, open := r.conns[ep]; open {
 		info.BytesAcked = less(conn.written.Load(), uint64(so.SendQ))
 		info.BytesReceived = conn.received.Load() + uint64(so.RecvQ)
-	case state == tcp.StateEstablished, state == tcp.StateCloseWait:
-		so.State += ", not accepted"
 	}
 	return so
 }

@@ -1,11 +1,13 @@
 package stack_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
@@ -128,6 +130,56 @@ func TestSocketsClosedByPeer(t *testing.T) {
 	defer in.Close()
 	if l := find(t, server, "tcp", "LISTEN"); l.RecvQ != 0 || !has(server, "CLOSE-WAIT") {
 		t.Errorf("%d connections wait for Accept, want 0 and one in CLOSE-WAIT", l.RecvQ)
+	}
+}
+
+// TestSocketsResetByPeer: a connection that waits for Accept is in the listener's Recv-Q also when
+// its peer has reset it, as in Linux's ss (sk_ack_backlog), of one listener of several too.
+func TestSocketsResetByPeer(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	ln, err := server.Listen("tcp", ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	other, err := server.Listen("tcp", ":81")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	waiting := func(port uint16) int {
+		for _, so := range server.Sockets() {
+			if so.State == "LISTEN" && so.Local.Port() == port {
+				return so.RecvQ
+			}
+		}
+		return -1
+	}
+	for n := range 3 {
+		out, err := client.Dial("tcp", at(stacktest.Used().ServerIP4.Addr(), ln.Addr()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the connection waits", func() bool { return waiting(80) == n+1 })
+		out.(*stack.TCPConn).SetLinger(0)
+		out.Close()
+	}
+	eventually(t, "the RSTs", func() bool { return server.Stats().TCPResetsReceived == 3 })
+	for left := 3; left > 0; left-- {
+		if n, o := waiting(80), waiting(81); n != left || o != 0 {
+			t.Errorf("%d and %d connections wait for Accept, want %d and 0", n, o, left)
+		}
+		in, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := in.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%v, want ECONNRESET", err)
+		}
+		in.Close()
+	}
+	if n := waiting(80); n != 0 {
+		t.Errorf("%d connections wait for Accept, want none", n)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,8 +32,9 @@ type TCPListener struct {
 	kernel  *kernelQueue
 	binding *binding
 
-	rd     ioSide
-	events waiter.Entry
+	rd      ioSide
+	events  waiter.Entry
+	waiting atomic.Int64 // connections of netstack that wait for Accept
 
 	// Guarded by rd.mu: whether any connection of netstack was accepted, the peer of the last one,
 	// and its own end, which mostly is that of the one before.
@@ -80,7 +82,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 				return syscallError("getsockname", terr)
 			}
 			l.ep, l.laddr, l.backlog = ep, s.zones.tcpAddr(l.family, bound), backlog
-			register(q, &l.events, &l.rd, readEvents)
+			register(q, &l.events, listenerEvents{l}, readEvents)
 			if err := l.listenOnHost(bound); err != nil {
 				return err
 			}
@@ -134,14 +136,27 @@ func newListenerTable() *listenerTable {
 		byPort: map[uint16]*listenerPort{}}
 }
 
-// backlogOf returns the most connections that wait for Accept.
-func (t *listenerTable) backlogOf(ep *tcp.Endpoint) int {
+// waitingFor returns how many connections wait for Accept, those included that their peers have
+// reset, and how many may.
+func (t *listenerTable) waitingFor(ep *tcp.Endpoint) (waiting, backlog int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if l := t.byEndpoint[ep]; l != nil {
-		return l.backlog
+		return max(0, int(l.waiting.Load())), l.backlog
 	}
-	return 0
+	return 0, 0
+}
+
+// listenerEvents counts the connections that netstack puts into the queue for Accept, each of which
+// it tells once.
+type listenerEvents struct{ l *TCPListener }
+
+// NotifyEvent implements waiter.EventListener. It is called with netstack's locks held.
+func (e listenerEvents) NotifyEvent(mask waiter.EventMask) {
+	if mask&(waiter.EventHUp|waiter.EventErr) == 0 {
+		e.l.waiting.Add(1)
+	}
+	e.l.rd.notify()
 }
 
 // place returns what a listener of family f is bound to at an address.
@@ -279,6 +294,7 @@ func (l *TCPListener) accept(kernel *kernelQueue) (*TCPConn, *net.TCPConn, error
 		ep, q, terr := l.ep.Accept(&l.peer)
 		switch {
 		case terr == nil:
+			l.waiting.Add(-1)
 			return l.conn(ep, q), nil, nil
 		case wouldBlock(terr):
 			if c := kernel.take(); c != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
@@ -116,7 +117,7 @@ func (f *ringFlags) open(ctx context.Context, log *slog.Logger, undo *cleanup) (
 		Logger: log,
 	}
 	if f.device == simDevice {
-		nic, err := openSim(f.sim, f.mtu, nil, log, undo)
+		nic, err := openSim(f.sim, f.mtu, lab.Setup{}, log, undo)
 		if err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -121,9 +122,9 @@ func (p wireSpec) open() (wire.Wire, error) {
 	return nil, nil
 }
 
-// openSim makes the software NIC and connects it. undo closes what it opened, also when openSim
-// fails.
-func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger,
+// openSim makes the software NIC and connects it. The interface of its wire gets host's addresses,
+// if it is made. undo closes what openSim opened, also when that fails.
+func openSim(s simFlags, mtu int, host lab.Setup, log *slog.Logger,
 	undo *cleanup) (*simnic.NIC, error) {
 	wire, err := parseWireSpec(s.wireFlag, s.wire)
 	if err != nil {
@@ -147,8 +148,8 @@ func openSim(s simFlags, mtu int, host []netip.Prefix, log *slog.Logger,
 	if err != nil {
 		return nil, err
 	}
-	return nic, connectSpec(nic.ConnectWire, wire,
-		lab.Setup{MTU: nic.MTU(), Addresses: host}, middle)
+	host.MTU = nic.MTU()
+	return nic, connectSpec(nic.ConnectWire, wire, host, middle)
 }
 
 // connectSpec opens a wire, sets its interface up if it was made for the wire, and connects it.
@@ -212,13 +213,16 @@ func (s *slice) openSim(f *serveFlags, log *slog.Logger) (err error) {
 	if err := f.settle(); err != nil {
 		return err
 	}
-	host := hostSide(f.addresses, f.gateways)
+	host, err := hostSide(f.addresses, f.gateways)
+	if err != nil && strings.HasPrefix(f.sim.wire, "tap:") {
+		return err
+	}
 	if s.sim, err = openSim(f.sim, f.mtu, host, log, &s.cleanup); err != nil {
 		return err
 	}
 	s.about = "the software NIC on " + f.sim.wire
-	if strings.HasPrefix(f.sim.wire, "tap:") && len(host) > 0 {
-		s.about += ", where this machine is " + listed(host)
+	if strings.HasPrefix(f.sim.wire, "tap:") && len(host.Addresses) > 0 {
+		s.about += ", where this machine is " + listed(host.Addresses)
 	}
 	return nil
 }
@@ -318,15 +322,31 @@ func hasIPv6() bool {
 
 // hostSide returns the address that the machine itself gets on the wire's interface for each
 // address of the slice: the gateway if one is in the subnet, else the subnet's first free address.
-func hostSide(ours []netip.Prefix, gateways []netip.Addr) []netip.Prefix {
-	var host []netip.Prefix
+// For an address without a subnet it is the gateway, unless another address has a subnet.
+func hostSide(ours []netip.Prefix, gateways []netip.Addr) (host lab.Setup, err error) {
 	for _, p := range ours {
-		if p.Bits() < 0 { // the subnet exists already
-			continue
+		switch a := p.Addr(); {
+		case p.Bits() < 0: // the subnet exists already
+		case !p.IsSingleIP():
+			host.Addresses = append(host.Addresses,
+				netip.PrefixFrom(neighbour(p, ours, gateways), p.Bits()))
+		default:
+			host.OnLink = append(host.OnLink, a)
+			alike := func(g netip.Addr) bool { return g.Is4() == a.Is4() }
+			subnet := func(o netip.Prefix) bool { return alike(o.Addr()) && !o.IsSingleIP() }
+			if at := slices.IndexFunc(gateways, alike); at >= 0 {
+				g := gateways[at].WithZone("")
+				own := netip.PrefixFrom(g, g.BitLen())
+				if !slices.Contains(host.Addresses, own) {
+					host.Addresses = append(host.Addresses, own)
+				}
+			} else if !slices.ContainsFunc(ours, subnet) {
+				err = fmt.Errorf("--address %s: without a subnet or a --gateway the server reaches "+
+					"nobody; give one, which this machine is then on the software NIC's wire", p)
+			}
 		}
-		host = append(host, netip.PrefixFrom(neighbour(p, ours, gateways), p.Bits()))
 	}
-	return host
+	return host, err
 }
 
 func neighbour(p netip.Prefix, ours []netip.Prefix, gateways []netip.Addr) netip.Addr {
@@ -335,9 +355,13 @@ func neighbour(p netip.Prefix, ours []netip.Prefix, gateways []netip.Addr) netip
 			return g
 		}
 	}
-	a := p.Masked().Addr().Next()
+	first := p.Masked().Addr()
+	a := first.Next()
 	for isOurs(a, ours) {
 		a = a.Next()
+	}
+	if !p.Contains(a) { // of two addresses ours is the second (RFC 3021, RFC 6164)
+		return first
 	}
 	return a
 }

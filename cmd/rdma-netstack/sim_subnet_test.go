@@ -250,6 +250,49 @@ func TestServeSimOnAWireThatIsThere(t *testing.T) {
 	s.stop(t)
 }
 
+// TestServeSimWithoutSubnet gives the server an address without a subnet, as clouds do, with a
+// router on the link or beside a subnet, and one of a subnet of two: it answers the machine.
+func TestServeSimWithoutSubnet(t *testing.T) {
+	for name, args := range map[string]string{
+		"gateway":      "--address 192.0.2.10/32 --gateway 198.51.100.1",
+		"IPv6 gateway": "--address 2001:db8::10/128 --gateway fe80::1",
+		"both": "--address 192.0.2.10/32 --address 2001:db8::10/128 " +
+			"--gateway 198.51.100.1 --gateway 2001:db8:9::1",
+		"beside a subnet": "--address 192.0.2.10/32 --address 198.51.100.10/24",
+		"the first of 2":  "--address 192.0.2.10/31",
+		"the second of 2": "--address 192.0.2.11/31",
+		"IPv6, of 2":      "--address 2001:db8::11/127",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := inANetworkOf(t, "10.0.0.0/24")
+			addrs, _ := serving(t, s, strings.Fields(args)...)
+			for _, a := range addrs {
+				url := "http://" + netip.AddrPortFrom(a, 80).String() + "/-/status"
+				if getFrom(t, s.net, url) == "" {
+					t.Errorf("no answer from %s", url)
+				}
+			}
+			s.stop(t)
+		})
+	}
+}
+
+// TestServeSimReachesNobody refuses an address that has neither subnet nor router.
+func TestServeSimReachesNobody(t *testing.T) {
+	s := inANetworkOf(t, "10.0.0.0/24")
+	for _, address := range []string{"192.0.2.10/32", "2001:db8::10/128",
+		"192.0.2.10/32 --address 2001:db8::10/64"} {
+		if err := s.run(s.program(strings.Fields("serve http --device sim --address " +
+			address))); err != nil {
+			t.Fatal(err)
+		}
+		if s.code == 0 || strings.Count(s.stderr, "\n") != 1 ||
+			!strings.Contains(s.stderr, "without a subnet or a --gateway") {
+			t.Errorf("%s: exit code %d, %q", address, s.code, s.stderr)
+		}
+	}
+}
+
 // TestServeSimTogether starts several servers at once, each on a TAP interface of its own: no two
 // choose the same subnet.
 func TestServeSimTogether(t *testing.T) {

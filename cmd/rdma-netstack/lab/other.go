@@ -35,6 +35,7 @@ type Setup struct {
 	MAC       net.HardwareAddr
 	MTU       int
 	Addresses []netip.Prefix
+	OnLink    []netip.Addr
 }
 
 // Up fails outside Linux.

@@ -17,6 +17,7 @@ type Setup struct {
 	MAC       net.HardwareAddr
 	MTU       int // bytes, without the Ethernet header
 	Addresses []netip.Prefix
+	OnLink    []netip.Addr // neighbours that are in the subnet of no address
 }
 
 // Up gives the interface of the calling thread's namespace its addresses and sets it up. IPv6
@@ -46,6 +47,13 @@ func Up(ifname string, s Setup) error {
 	for _, p := range s.Addresses {
 		if err := addAddress(link, p); err != nil {
 			return fmt.Errorf("give %s the address %s: %w", ifname, p, err)
+		}
+	}
+	for _, a := range s.OnLink {
+		to := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: to,
+			Scope: netlink.SCOPE_LINK}); err != nil {
+			return fmt.Errorf("route %s to %s: %w", a, ifname, err)
 		}
 	}
 	return nil
