@@ -341,8 +341,8 @@ func hostSide(ours []netip.Prefix, gateways []netip.Addr) (host lab.Setup, err e
 					host.Addresses = append(host.Addresses, own)
 				}
 			} else if !slices.ContainsFunc(ours, subnet) {
-				err = fmt.Errorf("--address %s: without a subnet or a --gateway the server reaches "+
-					"nobody; give one, which this machine is then on the software NIC's wire", p)
+				err = fmt.Errorf("--address %s: without a subnet or a --gateway the server "+
+					"reaches nobody; give one, which this machine then is on the wire", p)
 			}
 		}
 	}
