@@ -114,6 +114,7 @@ type tcpMemory struct {
 	looked time.Time        // when the last look ended
 	cost   time.Duration    // of the last look
 	fixed  map[*TCPConn]int // sizes of receive buffers that do not grow by themselves
+	moved  uint64           // segments received and sent when the last look began
 }
 
 // timeWaits counts connections in TIME-WAIT. netstack tells when one comes there before it asks how
@@ -254,11 +255,23 @@ func (m *tcpMemory) leastBuffer() int {
 	return max(m.options.ReceiveBuffer.Min, 4*(min(mtu, 9000)+tcp.SegOverheadSize))
 }
 
-// look adds up what connections hold, and does what the level asks for.
+// look adds up what connections hold, and does what the level asks for. Where nothing was sent,
+// received or written since the last look they cannot hold more.
 func (m *tcpMemory) look() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !m.closed && m.watching.Load() && m.charged.Load() == 0 && !m.held.Load() &&
+		m.level.Load() == int32(memoryFree) && m.moved == m.countSegments() {
+		m.timer.Reset(m.pause(latestLook))
+		return
+	}
 	m.lookLocked()
+}
+
+// countSegments returns how many segments the stack has received and sent.
+func (m *tcpMemory) countSegments() uint64 {
+	s := m.net.Stats().TCP
+	return s.ValidSegmentsReceived.Value() + s.SegmentsSent.Value()
 }
 
 func (m *tcpMemory) lookLocked() {
@@ -266,6 +279,7 @@ func (m *tcpMemory) lookLocked() {
 		return
 	}
 	begin := m.clock.Now()
+	m.moved = m.countSegments()
 	m.charged.Store(0) // what is written meanwhile counts twice rather than never
 	eps, used := m.measure()
 	m.used.Store(used)

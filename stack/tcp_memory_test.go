@@ -13,6 +13,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
 
@@ -270,4 +271,24 @@ func TestMaxMemoryOrphans(t *testing.T) {
 	}
 	eventually(t, "orphans reset", func() bool { return server.MemoryStats().OrphansReset > 0 })
 	eventually(t, "memory", func() bool { return server.MemoryStats().Used < limit })
+}
+
+// TestIdleConnectionsNotLookedAt: connections are looked at while something is sent or received,
+// not four times a second for as long as they are open.
+func TestIdleConnectionsNotLookedAt(t *testing.T) {
+	const conns, idle = 200, 5 * time.Second // before keep-alive
+	now := clocktest.New()
+	server, client := stacktest.Pair(t, func(server, client *stack.Config) {
+		server.Clock, client.Clock = now.Clock(), now.Clock()
+		server.TCP.MaxMemory = 1 << 20
+	})
+	for range conns {
+		pair(t, server, client)
+	}
+	now.Advance(2 * time.Second)
+	n := testing.AllocsPerRun(1, func() { now.Advance(idle) })
+	if n > 2*conns {
+		t.Errorf("%v objects in %v in which nothing happens to %d connections, want %d at most", n,
+			idle, conns, 2*conns)
+	}
 }

@@ -81,13 +81,13 @@ func TestSocketsAllocations(t *testing.T) {
 	server := crowd(t, conns)
 	h := admin.Handler(admin.Config{Stack: server})
 	ask := httptest.NewRequest("GET", "/sockets", nil)
-	if n := testing.AllocsPerRun(5, func() {
+	if n := testing.AllocsPerRun(20, func() {
 		h.ServeHTTP(nowhere{http.Header{}}, ask)
 	}); n > 3*conns {
 		t.Errorf("/sockets of %d connections: %v allocations, want 3 each at most", conns, n)
 	}
 	_, text := get(t, h, "/sockets", nil)
-	if n := testing.AllocsPerRun(5, func() {
+	if n := testing.AllocsPerRun(20, func() {
 		admin.ReadSockets(strings.NewReader(text))
 	}); n > 4*conns {
 		t.Errorf("%d connections are read with %v allocations, want 4 each at most", conns, n)

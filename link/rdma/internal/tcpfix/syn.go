@@ -57,9 +57,7 @@ func changeHeader(s *hdr.Segment, change func(tcp []byte)) {
 // to it, was lost.
 //
 // Behaviour: netstack sends copies of a SYN or SYN-ACK with the timestamp of the first, and
-// measures from it. A handshake that took a second copy, after 1 s, makes a round trip of 1 s, and
-// the first losses of data are noticed after 3 s, then 6 s. A Linux peer echoes the first timestamp
-// anyhow if it was the answer that got lost.
+// measures from it. A Linux peer echoes that anyhow if it was the answer that got lost.
 //
 // Fix: the echo in what comes back becomes the time at which the last copy was sent, or maxFirstRTT
 // ago if that was longer ago: it may have been lost, and the answer to an earlier one, or data sent
@@ -180,10 +178,8 @@ func (x *synRTTFix) expire() {
 // synEchoFix corrects the first round trip time that a peer measures when it had to send its SYN
 // several times.
 //
-// Behaviour: netstack's SYN-ACK echoes the timestamp of the first SYN for as long as the handshake
-// takes, although a copy of the SYN with a later one has come (RFC 7323 section 4.3 has the later
-// one echoed). A Linux peer measures its round trip by that echo: after 3 s of handshake it waits
-// for 9 s and more before it sends data again, if a loss is left to its retransmission timeout.
+// Behaviour: netstack's SYN-ACK echoes the timestamp of the first SYN although a copy of the SYN
+// with a later one has come.
 //
 // Fix: the echo in a SYN-ACK becomes the timestamp of the last copy of the SYN.
 //
@@ -237,11 +233,8 @@ func (x *synEchoFix) sent(s *hdr.Segment) {
 // synWindowFix scales the window in the answer to a SYN that comes again.
 //
 // Behaviour: in SYN-RECEIVED netstack answers a segment outside the window, such as the SYN again,
-// with an ACK whose window is not scaled (transport/tcp/connect.go synRcvdState), as if it were a
-// SYN-ACK; RFC 7323 section 2.3 has the windows of all other segments scaled. A peer that has got
-// the SYN-ACK by then takes it for up to 2^14 times as much. What it sends beyond our window is
-// partly kept behind a gap, and takes so much of a small receive buffer that the window may stay
-// closed for good.
+// with an ACK whose window is not scaled. What the peer sends beyond our window is partly kept
+// behind a gap, and takes so much of a small receive buffer that the window may stay closed.
 //
 // Fix: the window of such an ACK is scaled.
 //
@@ -334,10 +327,8 @@ func (x *synWindowFix) expire() {
 }
 
 // Behaviour: netstack answers a SYN with a SYN cookie where the backlog is full, without window
-// scale and SACK, and a copy of the SYN with both where there is room again.
-// The peer has the first answer by then, and ends the handshake by the cookie; netstack takes that
-// for the end of the second one (transport/tcp/connect.go synRcvdState) and scales its windows,
-// which the peer reads as 2^14 times too small at most, and stands still.
+// scale and SACK, and a copy of the SYN with both where there is room again. The handshake ends by
+// the cookie, and netstack scales its windows, which the peer does not.
 //
 // Fix: of the options in a copy of a SYN those are taken out that our SYN-ACK did not have.
 //
@@ -391,10 +382,8 @@ func eachOption(tcp []byte, do func(option []byte)) {
 
 // synBurstFix keeps netstack from sending a SYN again and again within moments.
 //
-// Behaviour: when a segment with a wrong ACK number comes for a connection that is being opened,
-// netstack answers with a reset and sends its SYN again after 2 us, as Linux does, so that a peer
-// with an old connection on the same ports takes it. But it doubles that interval from there: 18
-// SYNs in the first second, for one packet with no more right in it than addresses and ports.
+// Behaviour: at a wrong ACK number netstack sends its SYN again after 2 us, as Linux does, so that
+// a peer with an old connection on the same ports takes it, but doubles that interval from there.
 //
 // Fix: after one such SYN the next is at least synPause later; those between are dropped.
 //
@@ -461,11 +450,8 @@ func (x *synBurstFix) excludes(s *hdr.Segment, seq uint32) bool {
 
 // timeWaitFix ends connections in TIME-WAIT without a word where a SYN opens a new one.
 //
-// Behaviour: netstack goes by the sequence number of a SYN in TIME-WAIT alone (transport/tcp/rcv.go
-// handleTimeWaitSegment). A client that has sent more than its clock of sequence numbers has moved
-// on, or that draws them by chance, gets no answer for a minute. Linux goes by the timestamp as
-// well: a later one opens the connection, an earlier one does not, whatever the sequence number
-// (tcp_timewait_state_process of net/ipv4/tcp_minisocks.c, RFC 6191).
+// Behaviour: netstack goes by the sequence number of a SYN in TIME-WAIT alone, Linux by the
+// timestamp as well.
 //
 // Fix: before the link delivers a SYN with a later timestamp for a listener it aborts the
 // connection, whose reset is dropped here. One that Linux answers with an ACK becomes an ACK
