@@ -38,8 +38,8 @@
 //	SetMulticastLoopback                the same
 //	SetTTL, SetHopLimit                 SetTTL
 //	SetTOS, SetTrafficClass             SetTrafficClass
-//	SetControlMessage(FlagDst, true)    SetControl; ControlMessage.Parse of x/net reads the OOB of
-//	                                    ReadMsgUDP and ReadBatch
+//	SetControlMessage(FlagDst, true)    SetControl, or SetReceive; ControlMessage.Parse of x/net
+//	                                    reads the OOB of ReadMsgUDP and ReadBatch
 //	ReadBatch, WriteBatch               the same; flags must be 0
 //	JoinSourceSpecificGroup and others of sources       nothing
 //

@@ -128,8 +128,8 @@ func (c *UDPConn) deliverByEndpoint(ip, udp []byte, m *datagramMeta, port uint16
 
 // sendByKernel sends a datagram to what the kernel reaches otherwise than by our netdev; done is
 // false for all others.
-func (c *UDPConn) sendByKernel(b []byte, to tcpip.FullAddress,
-	from tcpip.Address) (done bool, err error) {
+func (c *UDPConn) sendByKernel(b []byte, to tcpip.FullAddress, from tcpip.Address,
+	o *sendOptions) (done bool, err error) {
 	h := c.stack.host
 	if h == nil || c.binding == nil || to.Addr.Len() == 0 {
 		return false, nil
@@ -141,7 +141,8 @@ func (c *UDPConn) sendByKernel(b []byte, to tcpip.FullAddress,
 	}
 	conn, err := h.sender(c.binding, fromAddress(from), a, w)
 	if err == nil {
-		_, err = conn.WriteToUDPAddrPort(b, netip.AddrPortFrom(h.zoned(a), to.Port))
+		_, _, err = conn.WriteMsgUDPAddrPort(b, o.forKernel(),
+			netip.AddrPortFrom(h.zoned(a), to.Port))
 	}
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -242,7 +242,8 @@ func (c *UDPConn) hasSentTo(m *icmpMessage) bool {
 // writeFragments sends a datagram in fragments of a path that takes less than the interface does,
 // for which netstack has no means. The datagram has its checksum: a NIC cannot compute that of
 // fragments.
-func (c *UDPConn) writeFragments(r *gstack.Route, b []byte, port uint16, path room) tcpip.Error {
+func (c *UDPConn) writeFragments(r *gstack.Route, b []byte, port uint16, path room,
+	o *sendOptions) tcpip.Error {
 	datagram := make([]byte, header.UDPMinimumSize+len(b))
 	h := header.UDP(datagram)
 	h.Encode(&header.UDPFields{SrcPort: c.local.Port, DstPort: port,
@@ -264,8 +265,8 @@ func (c *UDPConn) writeFragments(r *gstack.Route, b []byte, port uint16, path ro
 		end := min(at+size, len(datagram))
 		pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
 			ReserveHeaderBytes: int(r.MaxHeaderLength()),
-			Payload: buffer.MakeWithData(append(c.fragmentHeaders(r, identification, at,
-				end-at, end < len(datagram)), datagram[at:end]...)),
+			Payload: buffer.MakeWithData(append(c.fragmentHeaders(r, o, identification,
+				at, end-at, end < len(datagram)), datagram[at:end]...)),
 		})
 		err := r.WriteHeaderIncludedPacket(pkt)
 		pkt.DecRef()
@@ -278,15 +279,15 @@ func (c *UDPConn) writeFragments(r *gstack.Route, b []byte, port uint16, path ro
 
 // fragmentHeaders returns the headers of a fragment that is at an offset of a datagram and has n
 // bytes.
-func (c *UDPConn) fragmentHeaders(r *gstack.Route, identification uint32, at, n int,
-	more bool) []byte {
+func (c *UDPConn) fragmentHeaders(r *gstack.Route, o *sendOptions, identification uint32,
+	at, n int, more bool) []byte {
 	if r.NetProto() == ipv6Protocol {
 		b := make([]byte, header.IPv6MinimumSize, header.IPv6MinimumSize+
 			header.IPv6FragmentHeaderSize+n)
 		header.IPv6(b).Encode(&header.IPv6Fields{
 			PayloadLength:     uint16(header.IPv6FragmentHeaderSize + n),
-			TransportProtocol: header.IPv6FragmentHeader, HopLimit: c.ttlOn(r),
-			TrafficClass: uint8(c.class.Load()), SrcAddr: r.LocalAddress(),
+			TransportProtocol: header.IPv6FragmentHeader, HopLimit: c.ttlOn(r, o),
+			TrafficClass: o.class, SrcAddr: r.LocalAddress(),
 			DstAddr: r.RemoteAddress(),
 		})
 		field := uint16(at)
@@ -299,8 +300,8 @@ func (c *UDPConn) fragmentHeaders(r *gstack.Route, identification uint32, at, n 
 	}
 	b := make([]byte, header.IPv4MinimumSize, header.IPv4MinimumSize+n)
 	f := header.IPv4Fields{TotalLength: uint16(header.IPv4MinimumSize + n),
-		TOS: uint8(c.class.Load()), ID: uint16(max(identification&0xffff, 1)),
-		FragmentOffset: uint16(at), TTL: c.ttlOn(r), Protocol: uint8(udp.ProtocolNumber),
+		TOS: o.class, ID: uint16(max(identification&0xffff, 1)),
+		FragmentOffset: uint16(at), TTL: c.ttlOn(r, o), Protocol: uint8(udp.ProtocolNumber),
 		SrcAddr: r.LocalAddress(), DstAddr: r.RemoteAddress()}
 	if more {
 		f.Flags = header.IPv4FlagMoreFragments

@@ -84,7 +84,8 @@ type UDPConn struct {
 	replySources replySources // the local address that each peer has sent to; has a lock of its own
 
 	groups  sync.Mutex    // held while memberships of ep change, and by Close
-	control atomic.Bool   // ReadMsgUDP and ReadBatch report destination addresses
+	control atomic.Uint32 // ControlMessages that ReadMsgUDP and ReadBatch report
+	segment atomic.Uint32 // bytes of payload of each datagram of a write; 0: all
 	class   atomic.Uint32 // traffic class of what is sent
 	ttl     atomic.Uint32 // of what is sent to hosts; 0: the default
 
@@ -198,7 +199,7 @@ func (s *Stack) openUDP(c *UDPConn, network string, choose func(string, net.IP) 
 	return c, nil
 }
 
-// configure sets what package net sets, and asks for the destination of each datagram. What the
+// configure sets what package net sets, and asks for what SetReceive can report. What the
 // endpoint sends may be fragmented: netstack does that by itself to what is larger than a packet,
 // and with "don't fragment" all fragments have the identification 0, so that those of two datagrams
 // mix (RFC 6864 section 4).
@@ -211,6 +212,10 @@ func (c *UDPConn) configure() {
 	o.SetReuseAddress(c.forGroup)
 	o.SetReceivePacketInfo(true)
 	o.SetIPv6ReceivePacketInfo(true)
+	o.SetReceiveTTL(true)
+	o.SetReceiveTOS(true)
+	o.SetReceiveHopLimit(true)
+	o.SetReceiveTClass(true)
 	c.class.Store(uint32(c.stack.cfg.DSCP) << 2)
 }
 
@@ -343,89 +348,6 @@ func (c *UDPConn) File() (*os.File, error) {
 		Addr: c.RemoteAddr(), Err: ErrNoDescriptor}
 }
 
-// Control messages in Linux's form (linux 6.12 include/linux/socket.h, include/uapi/linux/in.h and
-// ipv6.h): struct cmsghdr {size_t len; int level, type;} and then
-// in_pktinfo {int ifindex; in_addr spec_dst, addr;} or in6_pktinfo {in6_addr addr; int ifindex;}.
-const (
-	levelIP, typePacketInfo4 = 0, 8
-	levelV6, typePacketInfo6 = 41, 50
-
-	controlHeader = 16
-	packetInfo4   = 12
-	packetInfo6   = 20
-	controlAlign  = 8
-)
-
-// SetControl says whether ReadMsgUDP and ReadBatch report each datagram's destination address, as
-// an IP_PKTINFO or IPV6_PKTINFO control message of Linux's form. It stands for the socket options
-// of that name, for which a program has no descriptor here. Default false.
-func (c *UDPConn) SetControl(on bool) error {
-	return c.set(func() { c.control.Store(on) })
-}
-
-// putPacketInfo writes the control message for a datagram that was sent to the address a, and
-// returns its length, or false if oob is too short.
-func putPacketInfo(oob []byte, a tcpip.Address) (int, bool) {
-	level, kind, size := levelV6, typePacketInfo6, packetInfo6
-	if a.Len() == 4 {
-		level, kind, size = levelIP, typePacketInfo4, packetInfo4
-	}
-	total := controlHeader + (size+controlAlign-1)&^(controlAlign-1)
-	if len(oob) < total {
-		return 0, false
-	}
-	clear(oob[:total])
-	native := binary.NativeEndian
-	native.PutUint64(oob, uint64(controlHeader+size))
-	native.PutUint32(oob[8:], uint32(level))
-	native.PutUint32(oob[12:], uint32(kind))
-	body := oob[controlHeader:]
-	if a.Len() == 4 {
-		native.PutUint32(body, nicID)
-		copy(body[4:], a.AsSlice())
-		copy(body[8:], a.AsSlice())
-	} else {
-		copy(body, a.AsSlice())
-		native.PutUint32(body[16:], nicID)
-	}
-	return total, true
-}
-
-// parsePacketInfo finds the source address in control messages given to a send. Messages of other
-// types are ignored; a malformed one is EINVAL.
-func parsePacketInfo(oob []byte) (tcpip.Address, error) {
-	var from tcpip.Address
-	native := binary.NativeEndian
-	for len(oob) >= controlHeader {
-		n := native.Uint64(oob)
-		if n < controlHeader || n > uint64(len(oob)) {
-			return from, syscall.EINVAL
-		}
-		level, kind := native.Uint32(oob[8:]), native.Uint32(oob[12:])
-		body := oob[controlHeader:n]
-		switch {
-		case level == levelIP && kind == typePacketInfo4 && len(body) >= packetInfo4:
-			from = given(tcpip.AddrFrom4Slice(body[4:8]))
-		case level == levelV6 && kind == typePacketInfo6 && len(body) >= packetInfo6:
-			from = given(tcpip.AddrFrom16Slice(body[:16]))
-		}
-		next := (n + controlAlign - 1) &^ (controlAlign - 1)
-		if next >= uint64(len(oob)) {
-			break
-		}
-		oob = oob[next:]
-	}
-	return from, nil
-}
-
-// given is "any" for the unspecified address.
-func given(a tcpip.Address) tcpip.Address {
-	if a.Unspecified() {
-		return tcpip.Address{}
-	}
-	return a
-}
-
 // SetTTL sets the time to live, or hop limit, of what is sent to hosts and to broadcast addresses
 // from now on: 1 to 255, or -1 for the default of 64. Others are EINVAL.
 func (c *UDPConn) SetTTL(ttl int) error {
@@ -461,12 +383,14 @@ func (c *UDPConn) checkTTL(ttl int) error {
 }
 
 // ttlOn returns the time to live of what takes a route.
-func (c *UDPConn) ttlOn(r *gstack.Route) uint8 {
-	if to := r.RemoteAddress(); header.IsV4MulticastAddress(to) || header.IsV6MulticastAddress(to) {
+func (c *UDPConn) ttlOn(r *gstack.Route, o *sendOptions) uint8 {
+	to := r.RemoteAddress()
+	group := header.IsV4MulticastAddress(to) || header.IsV6MulticastAddress(to)
+	switch {
+	case o.ttl >= 0 && (o.marked || !group):
+		return uint8(o.ttl)
+	case group:
 		ttl, _ := c.ep.GetSockOptInt(tcpip.MulticastTTLOption) // which every UDP endpoint has
-		return uint8(ttl)
-	}
-	if ttl := c.ttl.Load(); ttl != 0 {
 		return uint8(ttl)
 	}
 	return r.DefaultTTL()
@@ -493,7 +417,7 @@ var errBatchFlags = os.NewSyscallError("recvmmsg, sendmmsg: flags are not suppor
 
 // ReadBatch waits for one datagram and then takes as many as have arrived, at most len(ms), with
 // one lock. It returns how many of ms it has filled in, as ReadBatch of x/net's PacketConn does:
-// Buffers, N, Addr, Flags (MSG_TRUNC, MSG_CTRUNC) and, after [UDPConn.SetControl], OOB and NN.
+// Buffers, N, Addr, Flags (MSG_TRUNC, MSG_CTRUNC), and OOB and NN as [UDPConn.SetReceive] has it.
 // flags must be 0.
 //
 // Addr becomes a new *net.UDPAddr, which is the caller's. If it is a *net.UDPAddr whose IP has
@@ -540,7 +464,7 @@ func readBuffer(m *Message) []byte {
 // fill completes m with the datagram r, which is in b. rd.mu is held.
 func (c *UDPConn) fill(m *Message, b []byte, r received) {
 	m.N, m.Addr = r.n, c.peerAddr(m.Addr, r.from)
-	m.NN, m.Flags = c.message(r, m.OOB)
+	m.NN, m.Flags = c.message(&r, m.OOB)
 	if len(m.Buffers) == 1 {
 		return
 	}
@@ -628,6 +552,15 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 	for n < min(len(ms), maxBatch) && c.addDirect(s, n, &ms[n], now) {
 		n++
 	}
+	sent := c.writeScratch(s, n)
+	for i := range ms[:sent] {
+		ms[i].N, ms[i].NN = len(ms[i].Buffers[0]), len(ms[i].OOB)
+	}
+	return sent
+}
+
+// writeScratch hands the first n datagrams of s to the link, and returns how many it is done with.
+func (c *UDPConn) writeScratch(s *batchScratch, n int) int {
 	ds := s.datagrams[:n]
 	sent, err := c.stack.datagrams.WriteDatagrams(ds)
 	clear(ds) // the payloads are the caller's
@@ -636,9 +569,6 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 		c.stack.udp.stats.PacketSendErrors.Increment()
 		sent++
 	}
-	for i := range ms[:sent] {
-		ms[i].N, ms[i].NN = len(ms[i].Buffers[0]), 0
-	}
 	return sent
 }
 
@@ -646,7 +576,7 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 // routes.mu is held for reading.
 func (c *UDPConn) addDirect(s *batchScratch, i int, m *Message, now moment) bool {
 	addr, ok := m.Addr.(*net.UDPAddr)
-	if !ok || len(m.Buffers) != 1 || len(m.OOB) != 0 {
+	if !ok || len(m.Buffers) != 1 {
 		return false
 	}
 	b := m.Buffers[0]
@@ -654,7 +584,11 @@ func (c *UDPConn) addDirect(s *batchScratch, i int, m *Message, now moment) bool
 	if err != nil || c.checkSend(b, to) != 0 {
 		return false
 	}
-	p := c.routes.routes[routeKey{c.source(to), to.Addr}]
+	o, from, err := c.messageOptions(m.OOB, to)
+	if err != nil || o.segment != 0 {
+		return false
+	}
+	p := c.routes.routes[routeKey{from, to.Addr}]
 	if p == nil {
 		return false
 	}
@@ -663,6 +597,452 @@ func (c *UDPConn) addDirect(s *batchScratch, i int, m *Message, now moment) bool
 	if h == nil {
 		return false
 	}
-	s.datagrams[i] = rdma.Datagram{Headers: c.fillHeaders(h, &s.headers[i], to.Port, n), Payload: b}
+	s.datagrams[i] = rdma.Datagram{Headers: c.fillHeaders(h, &s.headers[i], to.Port, n, &o),
+		Payload: b}
 	return true
+}
+
+// Control messages have Linux's form (linux 6.12 include/linux/socket.h): struct cmsghdr
+// {size_t len; int level, type;} and the data, aligned to 8 bytes. What a send takes is that of
+// linux net/ipv4/ip_sockglue.c ip_cmsg_send, net/ipv6/datagram.c ip6_datagram_send_ctl and
+// net/ipv4/udp.c udp_cmsg_send; what a read reports that of ip_cmsg_recv_offset and
+// ip6_datagram_recv_ctl.
+const (
+	controlHeader = 16
+	controlAlign  = 8
+
+	levelSocket, levelIP, levelUDP, levelV6 = 1, 0, 17, 41
+
+	typeTOS, typeTTL, typePacketInfo4, typeProtocol = 1, 2, 8, 52 // of levelIP
+
+	typePacketInfo6, typeHopLimit, typeDontFragment, typeClass = 50, 52, 62, 67 // of levelV6
+
+	typeRights, typeCredentials = 1, 2 // of levelSocket; they mean nothing to UDP
+
+	typeSegment = 103 // of levelUDP
+
+	packetInfo4 = 12 // in_pktinfo {int ifindex; in_addr spec_dst, addr;}
+	packetInfo6 = 20 // in6_pktinfo {in6_addr addr; int ifindex;}
+
+	// maxSegments bounds the datagrams of one call (linux include/linux/udp.h UDP_MAX_SEGMENTS).
+	maxSegments = 128
+)
+
+// ControlMessages names control messages that reads report, see [UDPConn.SetReceive].
+type ControlMessages uint32
+
+// Those of IPv4 come with datagrams of IPv4 only, also on a socket for both; ReceiveHopLimit and
+// ReceiveTrafficClass with those of IPv6 only. ReceivePacketInfo6 reports the destination of an
+// IPv4 datagram, too, as an IPv4-mapped address.
+const (
+	// ReceivePacketInfo4 reports the interface and the destination: IP_PKTINFO.
+	ReceivePacketInfo4 ControlMessages = 1 << iota
+	// ReceiveTTL reports the time to live, an int: IP_RECVTTL.
+	ReceiveTTL
+	// ReceiveTOS reports the type of service, one byte whose lower two bits are ECN: IP_RECVTOS.
+	ReceiveTOS
+	// ReceivePacketInfo6 reports the interface and the destination: IPV6_RECVPKTINFO.
+	ReceivePacketInfo6
+	// ReceiveHopLimit reports the hop limit, an int: IPV6_RECVHOPLIMIT.
+	ReceiveHopLimit
+	// ReceiveTrafficClass reports the traffic class, an int: IPV6_RECVTCLASS.
+	ReceiveTrafficClass
+
+	// receiveOwnInfo6 reports the destination of datagrams of IPv6 only.
+	receiveOwnInfo6
+)
+
+// SetReceive says whether ReadMsgUDP and ReadBatch report control messages in oob. It stands for
+// the socket options of those names, for which a program has no descriptor here. There are none
+// until it is called. What oob has no room for is cut off, and the read has MSG_CTRUNC among its
+// flags. The interface is the port's netdev by its index, or 1 if there is none.
+func (c *UDPConn) SetReceive(m ControlMessages, on bool) error {
+	return c.set(func() {
+		if on {
+			c.control.Or(uint32(m))
+		} else {
+			c.control.And(^uint32(m))
+		}
+	})
+}
+
+// SetControl is SetReceive for the destination of each datagram by a message of its own version of
+// IP.
+func (c *UDPConn) SetControl(on bool) error {
+	return c.SetReceive(ReceivePacketInfo4|receiveOwnInfo6, on)
+}
+
+// SetSegmentSize has each write send its payload as datagrams of this many bytes, of which the last
+// may be shorter: UDP_SEGMENT. 0, the default, sends one datagram. A control message UDP_SEGMENT
+// takes its place for one write. A write of more than 128 datagrams fails with EINVAL, one whose
+// datagrams are larger than the path's MTU with EMSGSIZE.
+func (c *UDPConn) SetSegmentSize(bytes int) error {
+	if bytes < 0 || bytes > 0xffff {
+		return c.setError(os.NewSyscallError("setsockopt", syscall.EINVAL))
+	}
+	return c.set(func() { c.segment.Store(uint32(bytes)) })
+}
+
+// ofVersion returns which of the control messages that are asked for describe a datagram of IPv6,
+// or of IPv4.
+func (m ControlMessages) ofVersion(v6 bool) ControlMessages {
+	if v6 {
+		if m&receiveOwnInfo6 != 0 {
+			m |= ReceivePacketInfo6
+		}
+		return m & (ReceivePacketInfo6 | ReceiveHopLimit | ReceiveTrafficClass)
+	}
+	return m & (ReceivePacketInfo6 | ReceivePacketInfo4 | ReceiveTTL | ReceiveTOS)
+}
+
+// putControl writes the control messages about a datagram in Linux's order, and returns how many
+// bytes they have and whether some were cut off.
+func (c *UDPConn) putControl(oob []byte, r *received) (n int, truncated bool) {
+	v6 := r.to.Len() == net.IPv6len
+	m := ControlMessages(c.control.Load()).ofVersion(v6)
+	w := controlWriter{b: oob}
+	native := binary.NativeEndian
+	var data [packetInfo6]byte
+	if m&ReceivePacketInfo6 != 0 {
+		if v6 {
+			copy(data[:], r.to.AsSlice())
+		} else {
+			copy(data[:], "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff")
+			copy(data[12:], r.to.AsSlice())
+		}
+		native.PutUint32(data[16:], uint32(c.stack.zones.linkNumber()))
+		w.putMessage(levelV6, typePacketInfo6, data[:])
+	}
+	if m&ReceivePacketInfo4 != 0 {
+		native.PutUint32(data[:], uint32(c.stack.zones.linkNumber()))
+		copy(data[4:], r.to.AsSlice())
+		copy(data[8:], r.to.AsSlice())
+		w.putMessage(levelIP, typePacketInfo4, data[:packetInfo4])
+	}
+	native.PutUint32(data[:], uint32(r.ttl))
+	if m&ReceiveTTL != 0 {
+		w.putMessage(levelIP, typeTTL, data[:4])
+	}
+	if m&ReceiveHopLimit != 0 {
+		w.putMessage(levelV6, typeHopLimit, data[:4])
+	}
+	native.PutUint32(data[:], uint32(r.class))
+	if m&ReceiveTrafficClass != 0 {
+		w.putMessage(levelV6, typeClass, data[:4])
+	}
+	if m&ReceiveTOS != 0 {
+		data[0] = r.class
+		w.putMessage(levelIP, typeTOS, data[:1])
+	}
+	return w.n, w.truncated
+}
+
+// linkNumber returns the index by which control messages name the link.
+func (z *zones) linkNumber() int {
+	if i := z.index(); i != 0 {
+		return i
+	}
+	return nicID
+}
+
+// controlWriter appends control messages to what a program has room for, as linux net/core/scm.c
+// put_cmsg does.
+type controlWriter struct {
+	b         []byte
+	n         int // bytes of b in use
+	truncated bool
+}
+
+func (w *controlWriter) putMessage(level, kind int, data []byte) {
+	room := len(w.b) - w.n
+	if room < controlHeader {
+		w.truncated = true
+		return
+	}
+	size := controlHeader + len(data)
+	if size > room {
+		w.truncated, size = true, room
+	}
+	to := w.b[w.n:]
+	native := binary.NativeEndian
+	native.PutUint64(to, uint64(size))
+	native.PutUint32(to[8:], uint32(level))
+	native.PutUint32(to[12:], uint32(kind))
+	copy(to[controlHeader:size], data)
+	w.n += min(alignControl(controlHeader+len(data)), room)
+}
+
+func alignControl(n int) int { return (n + controlAlign - 1) &^ (controlAlign - 1) }
+
+// controlMessage is one of those that are given to a send.
+type controlMessage struct {
+	level, kind int
+	data        []byte
+}
+
+// nextControl takes the first control message off oob. There is none if the rest is shorter than a
+// header; one whose length cannot be is EINVAL.
+func nextControl(oob []byte) (m controlMessage, rest []byte, ok bool, e syscall.Errno) {
+	if len(oob) < controlHeader {
+		return m, nil, false, 0
+	}
+	native := binary.NativeEndian
+	n := native.Uint64(oob)
+	if n < controlHeader || n > uint64(len(oob)) {
+		return m, nil, false, syscall.EINVAL
+	}
+	m = controlMessage{level: int(int32(native.Uint32(oob[8:]))),
+		kind: int(int32(native.Uint32(oob[12:]))), data: oob[controlHeader:n]}
+	return m, oob[min(alignControl(int(n)), len(oob)):], true, 0
+}
+
+// readInt returns the data as an int from low to 255.
+func (m *controlMessage) readInt(low int) (int, syscall.Errno) {
+	if len(m.data) != 4 {
+		return 0, syscall.EINVAL
+	}
+	v := int(int32(binary.NativeEndian.Uint32(m.data)))
+	if v < low || v > 255 {
+		return 0, syscall.EINVAL
+	}
+	return v, 0
+}
+
+// sendOptions says how the datagrams of one call are sent: as the socket's options have it, and
+// what control messages change.
+type sendOptions struct {
+	from    tcpip.Address // as a control message names it; the zero Address: not named
+	device  int           // index of an interface that one names; 0: none
+	class   uint8         // traffic class
+	ttl     int16         // to hosts, or, if marked, to groups, too; -1: the default
+	whole   bool          // refused where it would have to be fragmented
+	marked  bool          // a control message has set class or ttl
+	segment int           // bytes of payload of each datagram; 0: one datagram
+	oob     []byte        // the control messages
+}
+
+// ownOptions returns what the socket's options say.
+func (c *UDPConn) ownOptions() sendOptions {
+	o := sendOptions{class: uint8(c.class.Load()), ttl: -1, segment: int(c.segment.Load())}
+	if ttl := c.ttl.Load(); ttl != 0 {
+		o.ttl = int16(ttl)
+	}
+	return o
+}
+
+// optionsOf returns how a call with control messages sends to an address. Unknown messages are
+// EINVAL, but those of the other version of IP mean nothing.
+func (c *UDPConn) optionsOf(oob []byte, to tcpip.Address) (sendOptions, syscall.Errno) {
+	o := c.ownOptions()
+	o.oob = oob
+	for rest := oob; ; { // Linux looks at these, and at all lengths, first
+		m, next, ok, e := nextControl(rest)
+		switch {
+		case e != 0:
+			return o, e
+		case ok && m.level == levelUDP && (m.kind != typeSegment || len(m.data) != 2):
+			return o, syscall.EINVAL
+		case ok && m.level == levelUDP:
+			o.segment = int(binary.NativeEndian.Uint16(m.data))
+		}
+		if rest = next; !ok {
+			break
+		}
+	}
+	v4 := to.Len() == net.IPv4len || c.family == inet4
+	for rest := oob; ; {
+		m, next, ok, _ := nextControl(rest)
+		if rest = next; !ok {
+			return o, 0
+		}
+		var e syscall.Errno
+		switch {
+		case m.level == levelSocket:
+			if m.kind != typeRights && m.kind != typeCredentials {
+				e = syscall.EINVAL
+			}
+		case m.level == levelIP && v4:
+			e = c.applyControl4(&o, &m)
+		case m.level == levelV6 && m.kind == typePacketInfo6 && c.family != inet4:
+			e = c.applyPacketInfo6(&o, &m, v4)
+		case m.level == levelV6 && !v4:
+			e = c.applyControl6(&o, &m)
+		}
+		if e != 0 {
+			return o, e
+		}
+	}
+}
+
+func (c *UDPConn) applyControl4(o *sendOptions, m *controlMessage) (e syscall.Errno) {
+	var v int
+	switch m.kind {
+	case typePacketInfo4:
+		if len(m.data) != packetInfo4 {
+			return syscall.EINVAL
+		}
+		o.from, o.device = given(tcpip.AddrFrom4Slice(m.data[4:8])), numberIn(m.data)
+	case typeTTL:
+		if v, e = m.readInt(1); e == 0 {
+			o.ttl, o.marked = int16(v), true
+		}
+	case typeTOS:
+		if len(m.data) == 1 {
+			o.class, o.marked = m.data[0], true
+		} else if v, e = m.readInt(0); e == 0 {
+			o.class, o.marked = uint8(v), true
+		}
+	case typeProtocol:
+		_, e = m.readInt(1) // of raw sockets only
+	default:
+		e = syscall.EINVAL
+	}
+	return e
+}
+
+// applyPacketInfo6 takes a source address of IPv6, or an IPv4-mapped one for a datagram of IPv4.
+func (c *UDPConn) applyPacketInfo6(o *sendOptions, m *controlMessage, v4 bool) syscall.Errno {
+	if len(m.data) < packetInfo6 {
+		return syscall.EINVAL
+	}
+	a := tcpip.AddrFrom16Slice(m.data[:16])
+	o.device = numberIn(m.data[16:])
+	switch {
+	case v4 && !header.IsV4MappedAddress(a):
+		return syscall.EINVAL
+	case v4:
+		o.from = given(tcpip.AddrFrom4Slice(m.data[12:16]))
+	case o.device == 0 && header.IsV6LinkLocalUnicastAddress(a):
+		return syscall.EINVAL
+	default:
+		o.from = given(a)
+	}
+	return 0
+}
+
+func (c *UDPConn) applyControl6(o *sendOptions, m *controlMessage) (e syscall.Errno) {
+	var v int
+	switch m.kind {
+	case typeHopLimit:
+		if v, e = m.readInt(-1); e == 0 {
+			o.ttl, o.marked = int16(v), true
+		}
+	case typeClass:
+		if v, e = m.readInt(-1); e == 0 && v >= 0 {
+			o.class, o.marked = uint8(v), true
+		}
+	case typeDontFragment:
+		if v, e = m.readInt(0); v > 1 {
+			e = syscall.EINVAL
+		}
+		o.whole = v == 1
+	default:
+		e = syscall.EINVAL
+	}
+	return e
+}
+
+func numberIn(b []byte) int { return int(int32(binary.NativeEndian.Uint32(b))) }
+
+// checkSource returns the error of control messages that name an interface other than the link, or
+// a source that is not ours, as Linux's lookup of the route does.
+func (c *UDPConn) checkSource(o *sendOptions) syscall.Errno {
+	number := c.stack.zones.linkNumber()
+	known := o.device == 0 || o.device == nicID || o.device == number
+	v4 := o.from.Len() == net.IPv4len
+	switch {
+	case !known && !v4:
+		return syscall.ENODEV
+	case o.from.Len() != 0 && !c.stack.owns(o.from):
+		if v4 && o.from != header.IPv4Broadcast &&
+			!header.IsV4MulticastAddress(o.from) &&
+			o.from.AsSlice()[0] != 0 {
+			return syscall.ENETUNREACH
+		}
+		return syscall.EINVAL
+	case !known:
+		return syscall.ENODEV
+	}
+	return 0
+}
+
+// given returns the zero Address for the unspecified one.
+func given(a tcpip.Address) tcpip.Address {
+	if a.Unspecified() {
+		return tcpip.Address{}
+	}
+	return a
+}
+
+// forKernel returns the control messages for a socket of the kernel that is bound to the source
+// address and has none of the options.
+func (o *sendOptions) forKernel() (kept []byte) {
+	for rest := o.oob; ; {
+		m, next, ok, _ := nextControl(rest)
+		if !ok {
+			break
+		}
+		if !(m.level == levelIP && m.kind == typePacketInfo4) &&
+			!(m.level == levelV6 && m.kind == typePacketInfo6) {
+			kept = append(kept, rest[:len(rest)-len(next)]...)
+		}
+		rest = next
+	}
+	if o.segment != 0 {
+		w := controlWriter{b: make([]byte, alignControl(controlHeader+2))}
+		size := binary.NativeEndian.AppendUint16(nil, uint16(o.segment))
+		w.putMessage(levelUDP, typeSegment, size)
+		kept = append(kept, w.b...)
+	}
+	return kept
+}
+
+// sendSegments sends b as datagrams of o.segment bytes on a path, with one doorbell for as many as
+// it can.
+func (c *UDPConn) sendSegments(p *path, b []byte, port uint16, o *sendOptions) tcpip.Error {
+	switch {
+	case header.UDPMinimumSize+min(len(b), o.segment) > c.datagramRoom(p.route).limit:
+		return &tcpip.ErrMessageTooLong{}
+	case len(b) > o.segment*maxSegments:
+		return &tcpip.ErrInvalidOptionValue{}
+	}
+	for {
+		n := 0
+		if len(b) > o.segment {
+			n = c.writeSegments(p, b, port, o)
+		}
+		if n == 0 {
+			n = min(len(b), o.segment)
+			err := c.transmit(p, b[:n], port, o)
+			if _, lost := err.(*tcpip.ErrNoBufferSpace); err != nil && !lost {
+				return err
+			}
+		}
+		if b = b[n:]; len(b) == 0 {
+			return nil
+		}
+	}
+}
+
+// writeSegments hands the first datagrams of b to the link, and returns how many bytes it took: 0
+// if the path has no header template.
+func (c *UDPConn) writeSegments(p *path, b []byte, port uint16, o *sendOptions) int {
+	if c.stack.datagrams == nil {
+		return 0
+	}
+	s := batchScratchPool.Get().(*batchScratch)
+	defer batchScratchPool.Put(s)
+	n, at, now := 0, 0, c.stack.moment()
+	for ; n < maxBatch && at < len(b); n++ {
+		payload := b[at:min(at+o.segment, len(b))]
+		size := header.UDPMinimumSize + len(payload)
+		h := p.freshTemplate(size, now)
+		if h == nil {
+			break
+		}
+		s.datagrams[n] = rdma.Datagram{
+			Headers: c.fillHeaders(h, &s.headers[n], port, size, o), Payload: payload}
+		at += len(payload)
+	}
+	return min(c.writeScratch(s, n)*o.segment, len(b))
 }

@@ -34,6 +34,8 @@ type received struct {
 	total int // bytes sent
 	from  tcpip.FullAddress
 	to    tcpip.Address // the address of ours, or group, or broadcast address it was sent to
+	class uint8         // traffic class, or type of service
+	ttl   uint8         // time to live, or hop limit
 }
 
 // Read reads a datagram and drops what does not fit in b.
@@ -70,8 +72,8 @@ func (c *UDPConn) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 	return r.n, c.family.addrPort(r.from, c.stack.zones.of(r.from.Addr)), nil
 }
 
-// ReadMsgUDP is ReadFrom with flags (MSG_TRUNC) and, after [UDPConn.SetControl], the datagram's
-// destination in oob.
+// ReadMsgUDP is ReadFrom with flags (MSG_TRUNC, MSG_CTRUNC) and, in oob, the control messages that
+// [UDPConn.SetReceive] asks for.
 func (c *UDPConn) ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAddr, err error) {
 	r, oobn, flags, err := c.receiveMsg(b, oob)
 	if err != nil {
@@ -96,20 +98,20 @@ func (c *UDPConn) receiveMsg(b, oob []byte) (r received, oobn, flags int, err er
 	if r, err = c.receiveLocked(b, "recvmsg"); err != nil {
 		return r, 0, 0, c.readError(err)
 	}
-	oobn, flags = c.message(r, oob)
+	oobn, flags = c.message(&r, oob)
 	return r, oobn, flags, nil
 }
 
 // message fills in what recvmsg returns besides the bytes. rd.mu is held.
-func (c *UDPConn) message(r received, oob []byte) (oobn, flags int) {
+func (c *UDPConn) message(r *received, oob []byte) (oobn, flags int) {
 	if r.total > r.n {
 		flags |= syscall.MSG_TRUNC
 	}
-	if !c.control.Load() {
+	if c.control.Load() == 0 {
 		return 0, flags
 	}
-	oobn, ok := putPacketInfo(oob, r.to)
-	if !ok {
+	oobn, truncated := c.putControl(oob, r)
+	if truncated {
 		flags |= syscall.MSG_CTRUNC
 	}
 	return oobn, flags
@@ -185,9 +187,9 @@ func (c *UDPConn) dequeueEndpoint(b []byte) (received, tcpip.Error) {
 	}
 	r := received{n: n, total: res.Total, from: res.RemoteAddr}
 	if m := &res.ControlMessages; m.HasIPPacketInfo {
-		r.to = m.PacketInfo.DestinationAddr
+		r.to, r.class, r.ttl = m.PacketInfo.DestinationAddr, m.TOS, m.TTL
 	} else if m.HasIPv6PacketInfo {
-		r.to = m.IPv6PacketInfo.Addr
+		r.to, r.class, r.ttl = m.IPv6PacketInfo.Addr, uint8(m.TClass), m.HopLimit
 	}
 	return r, nil
 }
@@ -232,8 +234,10 @@ func (q *udpRxQueue) Deliver(ip, udp []byte) bool {
 	var m datagramMeta
 	if ip[0]>>4 == 4 {
 		m.from, m.to = tcpip.AddrFrom4Slice(ip[12:16]), tcpip.AddrFrom4Slice(ip[16:20])
+		m.class, m.ttl = ip[1], ip[8]
 	} else {
 		m.from, m.to = tcpip.AddrFrom16Slice(ip[8:24]), tcpip.AddrFrom16Slice(ip[24:40])
+		m.class, m.ttl = ip[0]<<4|ip[1]>>4, ip[7]
 	}
 	m.port = binary.BigEndian.Uint16(udp)
 	if !q.accepts(&m) {
@@ -297,7 +301,7 @@ func (q *udpRxQueue) dequeue(buf []byte) (received, tcpip.Error) {
 	}
 	m, payload := q.reading.next()
 	q.charged.Add(-charge(len(payload)))
-	r := received{n: copy(buf, payload), total: len(payload), to: m.to,
+	r := received{n: copy(buf, payload), total: len(payload), to: m.to, class: m.class, ttl: m.ttl,
 		from: tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}}
 	q.reading.drop()
 	return r, nil
@@ -335,6 +339,8 @@ type datagramMeta struct {
 	from, to tcpip.Address
 	port     uint16 // of from
 	at, n    uint16 // offset and length of the payload in the block, bytes
+
+	class, ttl uint8 // of the IP header
 }
 
 // datagramBlock is memory for up to blockDatagrams datagrams, filled and read in order.

@@ -246,13 +246,13 @@ type datagramLink interface {
 }
 
 // sendDirect sends b with the path's template; false if there is none, or the link cannot send it.
-func (c *UDPConn) sendDirect(p *path, b []byte, to uint16) (tcpip.Error, bool) {
+func (c *UDPConn) sendDirect(p *path, b []byte, to uint16, o *sendOptions) (tcpip.Error, bool) {
 	h := p.freshTemplate(header.UDPMinimumSize+len(b), c.stack.moment())
 	if h == nil {
 		return nil, false
 	}
 	out := headerPool.Get().(*[maxHeaders]byte)
-	headers := c.fillHeaders(h, out, to, header.UDPMinimumSize+len(b))
+	headers := c.fillHeaders(h, out, to, header.UDPMinimumSize+len(b), o)
 	err := c.stack.datagrams.WriteDatagram(headers, b)
 	headerPool.Put(out)
 	if _, cannot := err.(*tcpip.ErrNotSupported); cannot {
@@ -285,13 +285,14 @@ func (p *path) freshTemplate(n int, now moment) *headerTemplate {
 }
 
 // fillHeaders writes the headers of a datagram of n bytes, its header included, to port to.
-func (c *UDPConn) fillHeaders(h *headerTemplate, out *[maxHeaders]byte, to uint16, n int) []byte {
+func (c *UDPConn) fillHeaders(h *headerTemplate, out *[maxHeaders]byte, to uint16, n int,
+	o *sendOptions) []byte {
 	headers := h.complete(out, c.local.Port, to, n)
-	if class := c.class.Load(); class != 0 {
-		putClass(headers[h.ip:], h.v6, uint8(class))
+	if o.class != 0 {
+		putClass(headers[h.ip:], h.v6, o.class)
 	}
-	if ttl := c.ttl.Load(); ttl != 0 {
-		putTTL(headers[h.ip:], h.v6, uint8(ttl))
+	if o.ttl >= 0 {
+		putTTL(headers[h.ip:], h.v6, uint8(o.ttl))
 	}
 	return headers
 }
@@ -348,5 +349,5 @@ func (s *Stack) owns(a tcpip.Address) bool {
 	if a.Len() == header.IPv4AddressSize {
 		protocol = ipv4Protocol
 	}
-	return s.net.CheckLocalAddress(0, protocol, a) != 0
+	return s.net.CheckLocalAddress(0, protocol, a) != 0 && !s.isGroup(a)
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -28,7 +29,7 @@ func (c *UDPConn) Write(b []byte) (int, error) {
 		return 0, c.writeError(nil,
 			c.orClosedErr(os.NewSyscallError("write", syscall.EDESTADDRREQ)))
 	}
-	return c.sent(b, c.raddr, c.send(b, c.remote, c.bound(), "write"))
+	return c.sent(b, c.raddr, c.send(b, c.remote, c.bound(), "write", c.ownOptions()))
 }
 
 // WriteTo implements net.PacketConn. addr must be a *net.UDPAddr.
@@ -44,7 +45,7 @@ func (c *UDPConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 func (c *UDPConn) WriteToUDP(b []byte, addr *net.UDPAddr) (int, error) {
 	to, err := c.destination(addr)
 	if err == nil {
-		err = c.send(b, to, c.source(to), "sendto")
+		err = c.send(b, to, c.source(to), "sendto", c.ownOptions())
 	}
 	return c.sent(b, orNil(addr), err)
 }
@@ -53,7 +54,7 @@ func (c *UDPConn) WriteToUDP(b []byte, addr *net.UDPAddr) (int, error) {
 func (c *UDPConn) WriteToUDPAddrPort(b []byte, addr netip.AddrPort) (int, error) {
 	to, err := c.destinationAddrPort(addr)
 	if err == nil {
-		err = c.send(b, to, c.source(to), "sendto")
+		err = c.send(b, to, c.source(to), "sendto", c.ownOptions())
 	}
 	if err != nil {
 		return 0, c.writeError(addrPort{addr}, err)
@@ -66,8 +67,10 @@ type addrPort struct{ netip.AddrPort }
 
 func (addrPort) Network() string { return "udp" }
 
-// WriteMsgUDP is WriteTo, or Write if addr is nil; oob may name the source address as an
-// IP_PKTINFO or IPV6_PKTINFO control message.
+// WriteMsgUDP is WriteTo, or Write if addr is nil. oob may have control messages of Linux's form:
+// IP_PKTINFO and IPV6_PKTINFO name the source address; IP_TOS, IPV6_TCLASS, IP_TTL and
+// IPV6_HOPLIMIT mark this datagram; IPV6_DONTFRAG refuses to fragment it; UDP_SEGMENT sends b as
+// datagrams of that many bytes, see [UDPConn.SetSegmentSize]. Others, and wrong ones, are EINVAL.
 func (c *UDPConn) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
 	to := c.remote
 	if addr != nil || c.raddr == nil {
@@ -98,16 +101,30 @@ func (c *UDPConn) WriteMsgUDPAddrPort(b, oob []byte, addr netip.AddrPort) (n, oo
 }
 
 func (c *UDPConn) sendMsg(b, oob []byte, to tcpip.FullAddress) error {
-	from, err := parsePacketInfo(oob)
+	o, from, err := c.messageOptions(oob, to)
 	if err != nil {
-		return os.NewSyscallError("sendmsg", err)
+		return err
 	}
-	if from.Len() == 0 {
+	return c.send(b, to, from, "sendmsg", o)
+}
+
+// messageOptions returns how, and from where, a call with control messages sends.
+func (c *UDPConn) messageOptions(oob []byte, to tcpip.FullAddress) (o sendOptions,
+	from tcpip.Address, err error) {
+	if len(oob) == 0 {
+		return c.ownOptions(), c.source(to), nil
+	}
+	o, e := c.optionsOf(oob, to.Addr)
+	if e == 0 {
+		e = c.checkSource(&o)
+	}
+	if e != 0 {
+		return o, from, os.NewSyscallError("sendmsg", e)
+	}
+	if from = o.from; from.Len() == 0 {
 		from = c.source(to)
-	} else if !c.stack.owns(from) {
-		return os.NewSyscallError("sendmsg", syscall.EINVAL)
 	}
-	return c.send(b, to, from, "sendmsg")
+	return o, from, nil
 }
 
 // destination checks and converts an address that was given to an unconnected socket.
@@ -165,8 +182,9 @@ func (c *UDPConn) sent(b []byte, addr net.Addr, err error) (int, error) {
 	return len(b), nil
 }
 
-// send transmits one datagram; call names the system call the host stack would have made.
-func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call string) error {
+// send transmits b; call names the system call the host stack would have made.
+func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call string,
+	o sendOptions) error {
 	if err := c.check(&c.wr); err != nil {
 		return err
 	}
@@ -176,7 +194,7 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	if e := c.checkSend(b, to); e != 0 {
 		return os.NewSyscallError(call, e)
 	}
-	if done, err := c.sendByKernel(b, to, from); done {
+	if done, err := c.sendByKernel(b, to, from, &o); done {
 		if err != nil {
 			err = c.orClosedErr(err)
 		}
@@ -184,42 +202,71 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	}
 	if c.raddr != nil { // an ICMP error that came back belongs to this call
 		if terr := c.ep.LastError(); terr != nil {
-			return c.sendAfter(syscallError(call, terr), b, to, from, call)
+			return c.sendAfter(syscallError(call, terr), b, to, from, call, &o)
 		}
 	}
-	return c.dispatch(b, to, from, call)
+	return c.dispatch(b, to, from, call, &o)
 }
 
 // sendAfter reports an error of ICMP about an earlier datagram, which costs this one, as on Linux;
 // but not if it is that the path's MTU has become smaller, for then this datagram may be the last
 // that is sent until an answer comes.
 func (c *UDPConn) sendAfter(earlier error, b []byte, to tcpip.FullAddress, from tcpip.Address,
-	call string) error {
+	call string, o *sendOptions) error {
 	if errors.Is(earlier, syscall.EMSGSIZE) {
-		_ = c.dispatch(b, to, from, call)
+		_ = c.dispatch(b, to, from, call, o)
 	}
 	return earlier
 }
 
 // dispatch sends a datagram on the way that is open to it, see [UDPConn].
-func (c *UDPConn) dispatch(b []byte, to tcpip.FullAddress, from tcpip.Address, call string) error {
-	switch named := from != c.local.Addr && (from.Len() != 0 || c.toAll); {
+func (c *UDPConn) dispatch(b []byte, to tcpip.FullAddress, from tcpip.Address, call string,
+	o *sendOptions) error {
+	if !cacheable(to.Addr) && o.segment != 0 && len(b) > o.segment {
+		return c.dispatchEach(b, to, from, call, o)
+	}
+	switch named := o.marked || from != c.local.Addr && (from.Len() != 0 || c.toAll); {
 	case cacheable(to.Addr):
-	case PathMTUDiscovery(c.discovery.Load()) >= PathMTUDo && c.exceedsLink(b, to):
+	case c.mustFit(o) && c.exceedsLink(b, to):
 		return os.NewSyscallError(call, syscall.EMSGSIZE)
 	case named && to.Addr.Len() != 0:
-		return c.sendFrom(b, to, from, call)
+		return c.sendFrom(b, to, from, call, o)
 	default:
 		return c.sendEndpoint(b, to, call)
 	}
 	terr := c.routes.use(c.stack, routeKey{from, to.Addr}, func(p *path) tcpip.Error {
-		return c.transmit(p, b, to.Port)
+		if o.segment != 0 {
+			return c.sendSegments(p, b, to.Port, o)
+		}
+		return c.transmit(p, b, to.Port, o)
 	})
 	switch terr.(type) {
 	case nil, *tcpip.ErrNoBufferSpace: // as on Linux, a full queue below loses the datagram
 		return nil
 	}
 	return c.orClosedErr(syscallError(call, terr))
+}
+
+// dispatchEach sends b to a group or to all in datagrams of o.segment bytes.
+func (c *UDPConn) dispatchEach(b []byte, to tcpip.FullAddress, from tcpip.Address, call string,
+	o *sendOptions) error {
+	switch {
+	case c.exceedsLink(b[:o.segment], to):
+		return os.NewSyscallError(call, syscall.EMSGSIZE)
+	case len(b) > o.segment*maxSegments:
+		return os.NewSyscallError(call, syscall.EINVAL)
+	}
+	for part := range slices.Chunk(b, o.segment) {
+		if err := c.dispatch(part, to, from, call, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mustFit reports whether a datagram that would have to be fragmented is refused.
+func (c *UDPConn) mustFit(o *sendOptions) bool {
+	return o.whole || PathMTUDiscovery(c.discovery.Load()) >= PathMTUDo
 }
 
 // checkSend returns the error of what Linux refuses before it looks up a route, or 0.
@@ -251,28 +298,28 @@ func (s *Stack) isGroup(a tcpip.Address) bool {
 }
 
 // transmit sends a datagram on a path: directly if the path has a template, else through netstack.
-func (c *UDPConn) transmit(p *path, b []byte, port uint16) tcpip.Error {
+func (c *UDPConn) transmit(p *path, b []byte, port uint16, o *sendOptions) tcpip.Error {
 	if c.stack.datagrams == nil {
-		return c.write(p.route, b, port)
+		return c.write(p.route, b, port, o)
 	}
-	if err, sent := c.sendDirect(p, b, port); sent {
+	if err, sent := c.sendDirect(p, b, port, o); sent {
 		return err
 	}
-	err := c.write(p.route, b, port)
+	err := c.write(p.route, b, port, o)
 	p.template.Store(c.buildTemplate(p.route))
 	return err
 }
 
 // write sends a datagram through netstack.
-func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16) tcpip.Error {
+func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16, o *sendOptions) tcpip.Error {
 	path := c.datagramRoom(r)
 	fits := header.UDPMinimumSize+len(b) <= path.limit
 	switch {
 	case fits:
-	case PathMTUDiscovery(c.discovery.Load()) >= PathMTUDo:
+	case c.mustFit(o):
 		return &tcpip.ErrMessageTooLong{}
 	case path.path != nil:
-		err := c.writeFragments(r, b, port, path)
+		err := c.writeFragments(r, b, port, path, o)
 		c.countSent(err)
 		return err
 	}
@@ -295,8 +342,8 @@ func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16) tcpip.Error {
 	}
 	err := r.WritePacket(gstack.NetworkHeaderParams{
 		Protocol: udp.ProtocolNumber,
-		TTL:      c.ttlOn(r),
-		TOS:      uint8(c.class.Load()),
+		TTL:      c.ttlOn(r, o),
+		TOS:      o.class,
 		DF:       fits && !c.mayBeFragmented(r, path), // netstack fragments what does not fit
 	}, pkt)
 	c.countSent(err)
@@ -461,7 +508,8 @@ func (c *UDPConn) member(ifi *net.Interface, ip net.IP, zone string,
 
 // sendFrom sends to a group or to all from an address that the caller named, which endpoints do not
 // know of for IPv4.
-func (c *UDPConn) sendFrom(b []byte, to tcpip.FullAddress, from tcpip.Address, call string) error {
+func (c *UDPConn) sendFrom(b []byte, to tcpip.FullAddress, from tcpip.Address, call string,
+	o *sendOptions) error {
 	protocol := ipv6Protocol
 	if to.Addr.Len() == net.IPv4len {
 		protocol = ipv4Protocol
@@ -470,7 +518,7 @@ func (c *UDPConn) sendFrom(b []byte, to tcpip.FullAddress, from tcpip.Address, c
 		c.ep.SocketOptions().GetMulticastLoop())
 	if terr == nil {
 		defer r.Release()
-		terr = c.write(r, b, to.Port)
+		terr = c.write(r, b, to.Port, o)
 	}
 	switch terr.(type) {
 	case nil, *tcpip.ErrNoBufferSpace: // lost, as of send

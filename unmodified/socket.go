@@ -166,7 +166,7 @@ func (m *maker) openUDP(local, remote net.Addr) (Socket, error) {
 	if m.servesLocalhost() {
 		u.bindLocally(m.ctx, m.q.network, m.standIn)
 	}
-	s := newUDPSocket(u, m.standIn, m.p.cfg.Stack.NIC.Device, m.p.netdevIndex())
+	s := newUDPSocket(u, m.standIn, m.p.cfg.Stack.NIC.Device)
 	return s, m.standIn.bindTo(s.setSockOption)
 }
 
@@ -206,14 +206,6 @@ func addressText(a net.Addr) string {
 		return ":0"
 	}
 	return a.String()
-}
-
-// netdevIndex returns the index of the slice's netdev, which control messages name, or 0.
-func (p *Program) netdevIndex() uint32 {
-	if i, err := net.InterfaceByName(p.cfg.Stack.NIC.Device); err == nil {
-		return uint32(i.Index)
-	}
-	return 0
 }
 
 // noSocket refuses what a kind of socket does not have.

@@ -29,16 +29,19 @@ var (
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT}, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT},
 	}
-	ip4Options = []sockOption{
+	datagramOptions = []sockOption{{unix.SOL_UDP, unix.UDP_SEGMENT}}
+	ip4Options      = []sockOption{
 		{unix.IPPROTO_IP, unix.IP_TOS}, {unix.IPPROTO_IP, unix.IP_TTL},
 		{unix.IPPROTO_IP, unix.IP_PKTINFO}, {unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP},
 		{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL}, {unix.IPPROTO_IP, unix.IP_MTU_DISCOVER},
+		{unix.IPPROTO_IP, unix.IP_RECVTTL}, {unix.IPPROTO_IP, unix.IP_RECVTOS},
 	}
 	ip6Options = []sockOption{
 		{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}, {unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS},
 		{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO}, {unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP},
 		{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS},
 		{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER},
+		{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT}, {unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS},
 	}
 )
 
@@ -76,6 +79,8 @@ func (s *standIn) options() []sockOption {
 	all := commonOptions
 	if s.kind == unix.SOCK_STREAM {
 		all = append(all[:len(all):len(all)], streamOptions...)
+	} else {
+		all = append(all[:len(all):len(all)], datagramOptions...)
 	}
 	all = append(all[:len(all):len(all)], ip4Options...)
 	if s.family == unix.AF_INET6 {

@@ -50,7 +50,6 @@ type udpSocketConn struct {
 	*standIn
 	*sharedUDP
 	device string // the slice's
-	netdev uint32 // its index
 	limit  deadline
 	closed atomic.Bool
 }
@@ -60,8 +59,8 @@ var _ Socket = (*udpSocketConn)(nil)
 // maxDatagram gives the largest payload of a datagram.
 const maxDatagram = 65535
 
-func newUDPSocket(u *sharedUDP, s *standIn, device string, netdev uint32) *udpSocketConn {
-	c := &udpSocketConn{standIn: s, sharedUDP: u, device: device, netdev: netdev}
+func newUDPSocket(u *sharedUDP, s *standIn, device string) *udpSocketConn {
+	c := &udpSocketConn{standIn: s, sharedUDP: u, device: device}
 	c.limit.init()
 	c.limit.passed = u.wake
 	return c
@@ -221,7 +220,7 @@ func (c *udpSocketConn) Close() error {
 func (c *udpSocketConn) File() (*os.File, error) {
 	return c.p.openFile(&c.owners, func() Socket {
 		c.sharedUDP.share()
-		return newUDPSocket(c.sharedUDP, c.standIn, c.device, c.netdev)
+		return newUDPSocket(c.sharedUDP, c.standIn, c.device)
 	})
 }
 
@@ -313,11 +312,10 @@ func (c *udpSocketConn) ReadMsg(b, oob []byte, flags int) (n, oobn, ret int, fro
 		n, oobn, ret, from, err = c.c.ReadMsgUDPAddrPort(b, oob)
 		return err
 	})
-	c.nameNetdev(oob[:oobn])
 	return n, oobn, ret, from, err
 }
 
-// WriteMsg implements Socket. With a control message UDP_SEGMENT it sends b as several datagrams.
+// WriteMsg implements Socket.
 func (c *udpSocketConn) WriteMsg(b, oob []byte, to netip.AddrPort) (int, int, error) {
 	if to.IsValid() {
 		if u := c.localTo(to.Addr()); u != nil {
@@ -328,21 +326,8 @@ func (c *udpSocketConn) WriteMsg(b, oob []byte, to netip.AddrPort) (int, int, er
 			return n, oobn, bareError(err)
 		}
 	}
-	size := segmentSize(oob)
-	if size <= 0 || len(b) <= size {
-		n, oobn, err := c.c.WriteMsgUDPAddrPort(b, oob, to)
-		return n, oobn, bareError(err)
-	}
-	sent := 0
-	for len(b) > 0 {
-		k := min(size, len(b))
-		n, _, err := c.c.WriteMsgUDPAddrPort(b[:k], oob, to)
-		if sent += n; err != nil {
-			return sent, 0, bareError(err)
-		}
-		b = b[k:]
-	}
-	return sent, len(oob), nil
+	n, oobn, err := c.c.WriteMsgUDPAddrPort(b, oob, to)
+	return n, oobn, bareError(err)
 }
 
 // Layout of struct cmsghdr (linux include/linux/socket.h): length, level, type, and data aligned to
@@ -352,63 +337,23 @@ const (
 	controlAlign  = 8
 )
 
-// controlMessages calls f for each control message in oob: its whole, and its data.
-func controlMessages(oob []byte, f func(level, kind int, whole, data []byte)) {
+// withoutPacketInfo leaves the source address out of control messages for localhost.
+func withoutPacketInfo(oob []byte) (rest []byte) {
 	for len(oob) >= controlHeader {
 		n := binary.NativeEndian.Uint64(oob)
 		if n < controlHeader || n > uint64(len(oob)) {
-			return
+			return append(rest, oob...) // the kernel refuses it
 		}
-		level := int(binary.NativeEndian.Uint32(oob[8:]))
-		kind := int(binary.NativeEndian.Uint32(oob[12:]))
+		o := sockOption{int(binary.NativeEndian.Uint32(oob[8:])),
+			int(binary.NativeEndian.Uint32(oob[12:]))}
 		next := min((n+controlAlign-1)&^(controlAlign-1), uint64(len(oob)))
-		f(level, kind, oob[:next], oob[controlHeader:n])
+		if o != (sockOption{unix.IPPROTO_IP, unix.IP_PKTINFO}) &&
+			o != (sockOption{unix.IPPROTO_IPV6, unix.IPV6_PKTINFO}) {
+			rest = append(rest, oob[:next]...)
+		}
 		oob = oob[next:]
 	}
-}
-
-// segmentSize returns that of UDP_SEGMENT among control messages (linux net/ipv4/udp.c), or 0.
-func segmentSize(oob []byte) (size int) {
-	controlMessages(oob, func(level, kind int, _, data []byte) {
-		if level == unix.SOL_UDP && kind == unix.UDP_SEGMENT && len(data) >= 2 {
-			size = int(binary.NativeEndian.Uint16(data))
-		}
-	})
-	return size
-}
-
-// withoutPacketInfo leaves the source address out of control messages for localhost.
-func withoutPacketInfo(oob []byte) (rest []byte) {
-	controlMessages(oob, func(level, kind int, whole, _ []byte) {
-		if !isPacketInfo4(level, kind) && !isPacketInfo6(level, kind) {
-			rest = append(rest, whole...)
-		}
-	})
 	return rest
-}
-
-func isPacketInfo4(level, kind int) bool {
-	return level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO
-}
-
-func isPacketInfo6(level, kind int) bool {
-	return level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO
-}
-
-// nameNetdev writes the index of the slice's netdev into what has been received: package stack has
-// one of its own.
-func (c *udpSocketConn) nameNetdev(oob []byte) {
-	if c.netdev == 0 {
-		return
-	}
-	controlMessages(oob, func(level, kind int, _, data []byte) {
-		switch {
-		case isPacketInfo4(level, kind) && len(data) >= unix.SizeofInet4Pktinfo:
-			binary.NativeEndian.PutUint32(data, c.netdev)
-		case isPacketInfo6(level, kind) && len(data) >= unix.SizeofInet6Pktinfo:
-			binary.NativeEndian.PutUint32(data[16:], c.netdev)
-		}
-	})
 }
 
 // ReadBatch implements what package net's seam in golang.org/x/net/internal/socket calls, whose
@@ -418,9 +363,6 @@ func (c *udpSocketConn) ReadBatch(ms []ipv4.Message, flags int) (n int, err erro
 		n, err = c.c.ReadBatch(ms, flags&^unix.MSG_DONTWAIT)
 		return err
 	})
-	for i := range n {
-		c.nameNetdev(ms[i].OOB[:ms[i].NN])
-	}
 	return n, err
 }
 
@@ -428,7 +370,7 @@ func (c *udpSocketConn) ReadBatch(ms []ipv4.Message, flags int) (n int, err erro
 func (c *udpSocketConn) WriteBatch(ms []ipv4.Message, flags int) (int, error) {
 	for i := range ms {
 		a, _ := ms[i].Addr.(*net.UDPAddr)
-		if segmentSize(ms[i].OOB) > 0 || a != nil && c.localTo(a.AddrPort().Addr()) != nil {
+		if a != nil && c.localTo(a.AddrPort().Addr()) != nil {
 			return c.writeEach(ms)
 		}
 	}
@@ -534,9 +476,8 @@ func (c *udpSocketConn) setSockOption(o sockOption, v int) error {
 	case sockOption{unix.IPPROTO_IP, unix.IP_TTL},
 		sockOption{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS}:
 		return bareError(u.SetTTL(v))
-	case sockOption{unix.IPPROTO_IP, unix.IP_PKTINFO},
-		sockOption{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO}:
-		return bareError(u.SetControl(v != 0))
+	case sockOption{unix.SOL_UDP, unix.UDP_SEGMENT}:
+		return bareError(u.SetSegmentSize(v))
 	case sockOption{unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP},
 		sockOption{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP}:
 		return bareError(u.SetMulticastLoopback(v != 0))
@@ -550,5 +491,27 @@ func (c *udpSocketConn) setSockOption(o sockOption, v int) error {
 		}
 		return bareError(u.SetPathMTUDiscovery(stack.PathMTUDiscovery(v)))
 	}
+	if m := receivedBy(o); m != 0 {
+		return bareError(u.SetReceive(m, v != 0))
+	}
 	return nil
+}
+
+// receivedBy returns the control message that an option asks for, or 0.
+func receivedBy(o sockOption) stack.ControlMessages {
+	switch o {
+	case sockOption{unix.IPPROTO_IP, unix.IP_PKTINFO}:
+		return stack.ReceivePacketInfo4
+	case sockOption{unix.IPPROTO_IP, unix.IP_RECVTTL}:
+		return stack.ReceiveTTL
+	case sockOption{unix.IPPROTO_IP, unix.IP_RECVTOS}:
+		return stack.ReceiveTOS
+	case sockOption{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO}:
+		return stack.ReceivePacketInfo6
+	case sockOption{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT}:
+		return stack.ReceiveHopLimit
+	case sockOption{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS}:
+		return stack.ReceiveTrafficClass
+	}
+	return 0
 }

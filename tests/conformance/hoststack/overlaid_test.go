@@ -22,15 +22,7 @@ import (
 // of stacks: make test-unmodified builds this test by rdma-netstack test.
 func TestOverlaidSameAsKernel(t *testing.T) {
 	need.Long(t, "each case on the kernel and through package net on a slice, 30 s")
-	net.RDMASetHooks(&net.RDMAHooks{
-		Open:           openOverlaid,
-		InterfaceAddrs: func(*net.Interface) ([]net.Addr, bool) { return nil, false },
-		FromFile: func(*os.File) (net.RDMASocket, bool) {
-			return nil, false
-		},
-		NoteRaw: func(string) {},
-	})
-	defer net.RDMASetHooks(nil)
+	hookOverlaid(t)
 	reasons := map[string]string{}
 	for name, why := range byDesign {
 		reasons[name] = why
@@ -40,6 +32,34 @@ func TestOverlaidSameAsKernel(t *testing.T) {
 	}
 	delete(reasons, "sockets/SyscallConn")
 	compareAll(t, "addresses of their own, through package net", overlaidWorld, reasons, 1)
+}
+
+// TestOverlaidControlSameAsKernel runs the behaviours of control messages likewise, whose options
+// are set by setsockopt(2).
+func TestOverlaidControlSameAsKernel(t *testing.T) {
+	hookOverlaid(t)
+	for _, b := range controlOnWire {
+		t.Run(b.name, func(t *testing.T) {
+			want := b.on(wiredKernel(t))
+			w := wiredStack(t)
+			w.sockets = overlaid{programOf(w.sockets.(netstack).Stack)}
+			compare(t, byDesignOnWire[b.name], want, b.on(w))
+		})
+	}
+}
+
+// hookOverlaid has package net open sockets by the program that asks, until the test's end.
+func hookOverlaid(t *testing.T) {
+	t.Helper()
+	net.RDMASetHooks(&net.RDMAHooks{
+		Open:           openOverlaid,
+		InterfaceAddrs: func(*net.Interface) ([]net.Addr, bool) { return nil, false },
+		FromFile: func(*os.File) (net.RDMASocket, bool) {
+			return nil, false
+		},
+		NoteRaw: func(string) {},
+	})
+	t.Cleanup(func() { net.RDMASetHooks(nil) })
 }
 
 // overlaidWorld makes a stackWorld whose sockets are opened through package net.

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
@@ -47,6 +48,7 @@ type wired struct {
 	sockets
 	notes
 	mac   net.HardwareAddr // the host's
+	index int              // of the interface, as control messages name it
 	write func(frame []byte)
 	ports uint16 // of the peer's that have been used
 
@@ -79,11 +81,13 @@ func wiredKernel(t *testing.T) *wired {
 		t.Fatal(err)
 	}
 	if err := host.Do(func() error {
-		ifi, err := net.InterfaceByName(cable)
-		if err == nil {
-			w.mac = ifi.HardwareAddr
+		link, err := netlink.LinkByName(cable)
+		if err != nil {
+			return err
 		}
-		return err
+		w.mac, w.index = link.Attrs().HardwareAddr, link.Attrs().Index
+		// The test sees frames as large as they are on a wire.
+		return netlink.LinkSetGSOMaxSegs(link, 1)
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +125,7 @@ func wiredStack(t *testing.T) *wired {
 		t.Fatal(err)
 	}
 	w := newWired(t, nil)
-	w.mac = net.HardwareAddr{2, 0xda, 0x7a, 0, 0, 2}
+	w.mac, w.index = net.HardwareAddr{2, 0xda, 0x7a, 0, 0, 2}, 1
 	w.write = func(f []byte) { far.Send([]frame.Frame{{Data: f}}) }
 	if err := far.Start(func(fs []frame.Frame) {
 		for _, f := range fs {
