@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/overlay"
 )
@@ -312,23 +314,57 @@ func (f *programFlags) run(ctx context.Context, words []string, out streams) err
 	if err := f.buildTo(ctx, plan, to, out); err != nil {
 		return err
 	}
-	cmd := exec.Command(to, words[1:]...) // which gets the terminal's signals itself
+	cmd := exec.Command(to, words[1:]...)
 	cmd.Stdin = os.Stdin
 	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
 	if f, ok := out.stdout.to.(*os.File); ok {
 		cmd.Stdout = f
 	}
+	return runProgram(cmd)
+}
+
+// runProgram runs a program until it ends, and sends on to it the signals that this process gets
+// alone.
+func runProgram(cmd *exec.Cmd) error {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { cmd.Process.Signal(os.Interrupt) })
-	defer stop()
-	err = cmd.Wait()
-	var failed *exec.ExitError
-	if errors.As(err, &failed) && failed.ExitCode() >= 0 {
-		return exitCode(failed.ExitCode())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			if s == unix.SIGTERM || !inForeground() { // a terminal sends it the others itself
+				_ = cmd.Process.Signal(s) // it may have ended
+			}
+		case err := <-ended:
+			failed, ok := errors.AsType[*exec.ExitError](err)
+			if ok && failed.ExitCode() >= 0 {
+				return exitCode(failed.ExitCode())
+			}
+			return err
+		}
 	}
-	return err
+}
+
+// inForeground reports whether this process is of the group that the terminal's keys signal.
+func inForeground() bool {
+	tty, err := os.Open("/dev/tty")
+	if err != nil {
+		return false
+	}
+	defer tty.Close()
+	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+// isVet reports whether a flag is -vet of go test.
+func isVet(flag string) bool {
+	name, _, _ := strings.Cut(strings.TrimLeft(flag, "-"), "=")
+	return strings.HasPrefix(flag, "-") && name == "vet"
 }
 
 func (f *programFlags) test(ctx context.Context, words []string, out streams) error {
@@ -343,7 +379,11 @@ func (f *programFlags) test(ctx context.Context, words []string, out streams) er
 	if err != nil {
 		return err
 	}
-	cmd := plan.Cmd(ctx, "test", "-vet=off") // vet cannot enter directories of the overlay
+	var args []string
+	if !slices.ContainsFunc(f.goFlags, isVet) {
+		args = []string{"-vet=off"} // vet cannot enter directories of the overlay
+	}
+	cmd := plan.Cmd(ctx, "test", args...)
 	if f.scan || f.printOnly {
 		return f.look(plan, cmd, out)
 	}

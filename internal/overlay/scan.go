@@ -125,7 +125,12 @@ func scanPackages(packages []listedPackage) (all []Finding, err error) {
 		}
 		all = append(all, s.verdicts()...)
 	}
-	return slices.Compact(all), nil // a package is listed again with its tests
+	seen := map[Finding]bool{}
+	return slices.DeleteFunc(all, func(f Finding) bool {
+		again := seen[f] // a package is listed again with its tests
+		seen[f] = true
+		return again
+	}), nil
 }
 
 // packageScan collects the findings in one package.

@@ -114,6 +114,23 @@ func TestIsLinked(t *testing.T) {
 	}
 }
 
+// TestScanOnce: of a package that is listed again with its tests each use is found once.
+func TestScanOnce(t *testing.T) {
+	dir := t.TempDir()
+	text := "package p\nimport \"syscall\"\nfunc f() { syscall.Socket(2, 1, 0) }\n" +
+		"func g() { syscall.Socket(2, 1, 0) }"
+	if err := os.WriteFile(filepath.Join(dir, "a.go"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := listedPackage{ImportPath: "example.org/p", Dir: dir, GoFiles: []string{"a.go"}}
+	withTests := p
+	withTests.ImportPath += " [example.org/p.test]"
+	all, err := scanPackages([]listedPackage{p, withTests})
+	if err != nil || len(all) != 2 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
 // TestLinkedFunctions reads this test's own program.
 func TestLinkedFunctions(t *testing.T) {
 	exe, err := os.Executable()

@@ -3,6 +3,7 @@ package unmodified
 import (
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -62,6 +63,35 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("--allow %s: %v\n%s", tt.allow, err, out)
 			}
 		})
+	}
+}
+
+// TestPackageTests: the tests of a package run on the slice, and what goes round package net is
+// warned of once, and not refused.
+func TestPackageTests(t *testing.T) {
+	need.Long(t, "builds of a minute each")
+	b := newBuilder(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module example.org/p\n\ngo 1.26\n",
+		"p.go": "package p\n\nimport \"syscall\"\n\n" +
+			"func open() (int, error) { return syscall.Socket(syscall.AF_INET, 1, 0) }\n",
+		// The kernel would refuse to listen on an address that is none of this host's.
+		"p_test.go": "package p\n\nimport (\n\t\"net\"\n\t\"testing\"\n)\n\n" +
+			"func TestListen(t *testing.T) {\n\tl, err := net.Listen(\"tcp\", " +
+			"\"192.0.2.10:0\")\n\tif err != nil {\n\t\tt.Fatal(err)\n\t}\n\tl.Close()\n}\n",
+	} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	source, err := filepath.Abs(source)
+	must(t, err)
+	cmd := exec.Command(b.command, "test", "--sim", "--source", source, ".", "--", "-count=1")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "RDMA_NETSTACK_DEVICE=sim",
+		"RDMA_NETSTACK_ADDRESS=192.0.2.10/24", "RDMA_NETSTACK_LOG=error")
+	out, err := cmd.CombinedOutput()
+	if err != nil || strings.Count(string(out), "p.open calls syscall.Socket (socket)") != 1 {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
