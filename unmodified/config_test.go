@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -96,4 +97,55 @@ func FuzzConfigFile(f *testing.F) {
 			t.Errorf("%q: no device", text)
 		}
 	})
+}
+
+// TestSettingsDocumented: the table of docs/unmodified.md has each variable that is read, and no
+// page names another.
+func TestSettingsDocumented(t *testing.T) {
+	known := map[string]bool{configKey: true}
+	for _, s := range settings() {
+		known[s.key] = true
+	}
+	text, err := os.ReadFile("../docs/unmodified.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || !strings.Contains(cells[1], "`"+Prefix) {
+			continue
+		}
+		for name := range strings.FieldsFuncSeq(cells[1], func(r rune) bool {
+			return r == ' ' || r == ',' || r == '`'
+		}) {
+			key := strings.TrimPrefix(strings.TrimPrefix(name, Prefix), "_")
+			if documented[key] = true; !known[key] {
+				t.Errorf("docs/unmodified.md has %s%s, which nothing reads", Prefix, key)
+			}
+		}
+	}
+	for key := range known {
+		if !documented[key] {
+			t.Errorf("docs/unmodified.md does not have %s%s", Prefix, key)
+		}
+	}
+	var pages []string
+	for _, pattern := range []string{"../README.md", "../docs/*.md", "../deploy/unmodified/*",
+		"../cmd/rdma-netstack/unmodified.go", "../examples/*/*"} {
+		names, _ := filepath.Glob(pattern)
+		pages = append(pages, names...)
+	}
+	named := regexp.MustCompile(Prefix + "[A-Z_]*[A-Z]")
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			continue // a directory
+		}
+		for _, name := range named.FindAllString(string(text), -1) {
+			if !known[strings.TrimPrefix(name, Prefix)] {
+				t.Errorf("%s names %s, which nothing reads", page, name)
+			}
+		}
+	}
 }
