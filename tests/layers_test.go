@@ -253,10 +253,12 @@ var untouched = []string{
 	"github.com/caddyserver/caddy/v2", "github.com/cloudflare/tableflip",
 	"github.com/coder/websocket", "github.com/coredns/coredns",
 	"github.com/eclipse/paho.mqtt.golang",
-	"github.com/gliderlabs/ssh", "github.com/hashicorp/memberlist", "github.com/miekg/dns",
+	"github.com/gliderlabs/ssh", "github.com/go-sql-driver/mysql",
+	"github.com/hashicorp/memberlist", "github.com/miekg/dns",
 	"github.com/nats-io/nats.go", "github.com/panjf2000/gnet/v2", "github.com/pion/turn/v5",
 	"github.com/quic-go/quic-go", "github.com/redis/go-redis/v9", "github.com/tidwall/redcon",
-	"github.com/valyala/fasthttp", "golang.org/x/crypto", "golang.org/x/net",
+	"github.com/valyala/fasthttp", "go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/server/v3",
+	"golang.org/x/crypto", "golang.org/x/net",
 	"golang.zx2c4.com/wireguard",
 }
 

@@ -68,6 +68,8 @@ func programs() []program {
 	return []program{
 		{name: "net http", build: "./programs/http", args: none, sockets: tcp, client: "http",
 			quick: true, sim: true},
+		{name: "example", args: none, sockets: both, client: "example", quick: true,
+			build: "github.com/rdma-netstack/rdma-netstack/examples/unmodified"},
 		{name: "miekg dns", build: "./programs/dns", args: none, sockets: both, client: "dns",
 			quick: true, sim: true},
 		{name: "quic-go", build: "github.com/quic-go/quic-go/example@v0.65.0", args: quicArgs,
@@ -96,6 +98,20 @@ func programs() []program {
 			client: "fasthttp"},
 		{name: "websocket", build: "./programs/websocket", args: none, sockets: tcp,
 			client: "websocket"},
+		{name: "go-redis", build: "./programs/redisclient", args: dials("6379"),
+			check: serves("redis-server")},
+		{name: "go-sql-driver", build: "./programs/mysqlclient", args: dials("3306"),
+			check: serves("mysql-server")},
+		{name: "etcd", build: "./programs/etcd", args: etcdArgs,
+			sockets: map[string]int{"tcp_listener": 2}, client: "etcd"},
+		{name: "rclone", build: "github.com/rclone/rclone@v1.76.0",
+			args: func(_ *testing.T, _, dir string) []string {
+				return []string{"serve", "webdav", "--addr", ":8080", dir}
+			}, sockets: tcp, client: "webdav"},
+		{name: "chisel", sockets: tcp, check: tunnel, build: "github.com/jpillora/chisel@v1.11.3",
+			args: func(*testing.T, string, string) []string {
+				return []string{"server", "--port", "8080"}
+			}},
 	}
 }
 
@@ -384,9 +400,17 @@ func (s *session) kernelTraffic(t *testing.T) map[string]string {
 				}
 			}
 		}
-		return nil
+		// Those of IPv6 itself rise with neighbour discovery, which is the kernel's, too.
+		text, err = os.ReadFile("/proc/thread-self/net/snmp6")
+		for line := range strings.Lines(string(text)) {
+			switch words := strings.Fields(line); words[0] {
+			case "Udp6InDatagrams", "Udp6OutDatagrams":
+				counters[words[0]] = words[1]
+			}
+		}
+		return err
 	}))
-	if len(counters) != 4 {
+	if len(counters) != 6 {
 		t.Fatalf("counters of the kernel: %v", counters)
 	}
 	return counters
@@ -495,5 +519,68 @@ func callGRPC(t *testing.T, s *session) {
 		"server_streaming", "ping_pong", "status_code_and_message", "cancel_after_first_response"} {
 		s.client(t, client, "-server_host", s.mode.host, "-server_port", "10000", "-test_case",
 			test)
+	}
+}
+
+// dials returns the argument of a program that dials a port outside.
+func dials(port string) func(*testing.T, string, string) []string {
+	return func(*testing.T, string, string) []string {
+		return []string{net.JoinHostPort(outsideIP, port)}
+	}
+}
+
+// serves has a server outside, and waits until the program, which is its client, has "checked" what
+// it gets.
+func serves(server string) func(*testing.T, *session) {
+	return func(t *testing.T, s *session) {
+		s.startOutside(t, s.clients, server, outsideIP)
+		s.await(t, "end of the client's checks", func() bool {
+			return strings.Contains(s.log.String(), "checked")
+		})
+		counts, err := s.sliceSockets()
+		if err != nil || counts["tcp_dialed"] < 5 {
+			t.Errorf("dialed by the slice: %v, %v", counts, err)
+		}
+	}
+}
+
+// startOutside starts a program outside, which the end of the test ends.
+func (s *session) startOutside(t *testing.T, binary string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	out := &lockedBuffer{}
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, s.dir
+	must(t, s.outside.Start(cmd))
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s outside:\n%s", filepath.Base(binary), out)
+		}
+	})
+}
+
+func etcdArgs(_ *testing.T, host, dir string) []string {
+	peers := "http://" + net.JoinHostPort(host, "2380")
+	return []string{"--data-dir", filepath.Join(dir, "data"),
+		"--listen-client-urls", "http://0.0.0.0:2379",
+		"--advertise-client-urls", "http://" + net.JoinHostPort(host, "2379"),
+		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
+		"--initial-cluster", "default=" + peers}
+}
+
+// tunnel has chisel's client tunnel HTTP to a server outside, which chisel dials.
+func tunnel(t *testing.T, s *session) {
+	s.startOutside(t, s.b.plain(t, "plain-http", "./programs/http"))
+	s.startOutside(t, filepath.Join(s.b.dir, "chisel"), "client", // without settings: as go build's
+		"http://"+net.JoinHostPort(s.mode.host, "8080"),
+		net.JoinHostPort(outsideIP, "8081")+":"+net.JoinHostPort(outsideIP, "80"))
+	s.await(t, "tunnel", func() bool {
+		_, err := s.tryClient(t, s.clients, "http", net.JoinHostPort(outsideIP, "8081"))
+		return err == nil
+	})
+	counts, err := s.sliceSockets()
+	if err != nil || counts["tcp_dialed"] < 20 {
+		t.Errorf("dialed by the slice: %v, %v", counts, err)
 	}
 }

@@ -1,5 +1,5 @@
-// Command clients has the client of each program, by plain Go on the kernel's sockets:
-// clients NAME ADDRESS.
+// Command clients has the client of each program, and servers of those that are clients, by plain
+// Go on the kernel's sockets: clients NAME ADDRESS.
 package main
 
 import (
@@ -25,6 +25,7 @@ import (
 	"github.com/pion/turn/v5"
 	"github.com/quic-go/quic-go/http3"
 	"github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/crypto/ssh"
 	"golang.zx2c4.com/wireguard/conn"
 )
@@ -34,7 +35,10 @@ func main() {
 		"http": overHTTP, "dns": overDNS, "caddy": overHTTPVersions, "coredns": askCoreDNS,
 		"quic": overHTTP3, "mqtt": overMQTT, "turn": overTURN, "memberlist": joinMembers,
 		"redcon": overRedis, "nats": overNATS, "ssh": overSSH, "wireguard": overWireGuard,
-		"fasthttp": overFastHTTP, "websocket": overWebsocket,
+		"fasthttp": overFastHTTP, "websocket": overWebsocket, "etcd": overEtcd,
+		"webdav": overWebDAV, "example": greeted,
+
+		"redis-server": serveRedis, "mysql-server": serveMySQL,
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -84,7 +88,11 @@ func fetch(c *http.Client, url string, body []byte) ([]byte, error) {
 // overHTTP makes 20 requests of a connection each, one of 3 MB, and posts 3 MB.
 func overHTTP(_ context.Context, host string) error {
 	const text = "0123456789abcdefghijklmnopqrstuvwxyz"
-	url := "http://" + net.JoinHostPort(host, "80") + "/"
+	at := host // with a port it is that of a tunnel
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		at = net.JoinHostPort(host, "80")
+	}
+	url := "http://" + at + "/"
 	short := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for i := range 20 {
 		got, err := fetch(short, fmt.Sprintf("%s?n=%d", url, i*100), nil)
@@ -360,6 +368,93 @@ func overRedis(ctx context.Context, host string) error {
 		}
 		got, err := c.Get(ctx, "key").Result()
 		if err := errors.Join(err, sameBytes("value", []byte(got), []byte(want))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// greeted asks the server of examples/unmodified.
+func greeted(_ context.Context, host string) error {
+	got, err := fetch(http.DefaultClient, "http://"+net.JoinHostPort(host, "80")+"/", nil)
+	if err != nil || !strings.HasPrefix(string(got), "hello, 10.9.0.") {
+		return fmt.Errorf("it says %q: %w", got, err)
+	}
+	c, err := net.Dial("udp", net.JoinHostPort(host, "7"))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for i := range 20 {
+		want, b := blob(i*70), make([]byte, 2000)
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			return err
+		}
+		if _, err := c.Write(want); err != nil {
+			return err
+		}
+		n, err := c.Read(b)
+		if err := errors.Join(err, sameBytes("echo", b[:n], want)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// overEtcd writes, reads, watches and deletes, with values of up to 1 MB.
+func overEtcd(ctx context.Context, host string) error {
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{net.JoinHostPort(host, "2379")},
+		DialTimeout: time.Minute})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	watched := c.Watch(ctx, "key")
+	for i := range 20 {
+		want := string(blob(i * 50_000))
+		if _, err := c.Put(ctx, "key", want); err != nil {
+			return err
+		}
+		r, err := c.Get(ctx, "key")
+		if err != nil || len(r.Kvs) != 1 {
+			return fmt.Errorf("get: %v, %w", r, err)
+		}
+		if err := sameBytes("value", r.Kvs[0].Value, []byte(want)); err != nil {
+			return err
+		}
+		w := <-watched
+		if err := w.Err(); err != nil || len(w.Events) != 1 {
+			return fmt.Errorf("watch: %d events, %w", len(w.Events), err)
+		}
+		if err := sameBytes("event", w.Events[0].Kv.Value, []byte(want)); err != nil {
+			return err
+		}
+	}
+	if r, err := c.Delete(ctx, "key"); err != nil || r.Deleted != 1 {
+		return fmt.Errorf("delete: %v, %w", r, err)
+	}
+	return nil
+}
+
+// overWebDAV puts files and gets them.
+func overWebDAV(_ context.Context, host string) error {
+	for i := range 10 {
+		want := blob(i * 300_000)
+		url := "http://" + net.JoinHostPort(host, "8080") + fmt.Sprintf("/file%d", i)
+		q, err := http.NewRequest(http.MethodPut, url, bytes.NewReader(want))
+		if err != nil {
+			return err
+		}
+		r, err := http.DefaultClient.Do(q)
+		if err != nil {
+			return err
+		}
+		r.Body.Close()
+		if r.StatusCode != http.StatusCreated {
+			return fmt.Errorf("put %s: %s", url, r.Status)
+		}
+		got, err := fetch(http.DefaultClient, url, nil)
+		if err := errors.Join(err, sameBytes("file", got, want)); err != nil {
 			return err
 		}
 	}
