@@ -73,7 +73,7 @@ func programs() []program {
 		{name: "miekg dns", build: "./programs/dns", args: none, sockets: both, client: "dns",
 			quick: true, sim: true},
 		{name: "quic-go", build: "github.com/quic-go/quic-go/example@v0.65.0", args: quicArgs,
-			sockets: udp, client: "quic", sim: true},
+			sockets: udp, check: overHTTP3WithECN, sim: true},
 		{name: "Caddy", build: "./programs/caddy", args: caddyArgs, sockets: both,
 			client: "caddy"},
 		{name: "CoreDNS", build: "./programs/coredns", args: coreDNSArgs, sockets: both,
@@ -108,6 +108,8 @@ func programs() []program {
 			args: func(_ *testing.T, _, dir string) []string {
 				return []string{"serve", "webdav", "--addr", ":8080", dir}
 			}, sockets: tcp, client: "webdav"},
+		{name: "Prometheus", args: prometheusArgs, sockets: tcp, check: scrape,
+			build: "github.com/prometheus/prometheus/cmd/prometheus@v0.316.0"},
 		{name: "chisel", sockets: tcp, check: tunnel, build: "github.com/jpillora/chisel@v1.11.3",
 			args: func(*testing.T, string, string) []string {
 				return []string{"server", "--port", "8080"}
@@ -569,6 +571,21 @@ func etcdArgs(_ *testing.T, host, dir string) []string {
 		"--initial-cluster", "default=" + peers}
 }
 
+func prometheusArgs(t *testing.T, _, dir string) []string {
+	config := filepath.Join(dir, "prometheus.yml")
+	must(t, os.WriteFile(config, []byte("scrape_configs:\n- job_name: outside\n"+
+		"  scrape_interval: 1s\n  static_configs:\n  - targets: ['"+
+		net.JoinHostPort(outsideIP, "9100")+"']\n"), 0o644))
+	return []string{"--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"),
+		"--web.listen-address", "0.0.0.0:9090"}
+}
+
+// scrape has Prometheus scrape a server outside.
+func scrape(t *testing.T, s *session) {
+	s.startOutside(t, s.clients, "metrics-server", outsideIP)
+	s.client(t, s.clients, "prometheus", s.mode.host)
+}
+
 // tunnel has chisel's client tunnel HTTP to a server outside, which chisel dials.
 func tunnel(t *testing.T, s *session) {
 	s.startOutside(t, s.b.plain(t, "plain-http", "./programs/http"))
@@ -582,5 +599,46 @@ func tunnel(t *testing.T, s *session) {
 	counts, err := s.sliceSockets()
 	if err != nil || counts["tcp_dialed"] < 20 {
 		t.Errorf("dialed by the slice: %v, %v", counts, err)
+	}
+}
+
+// overHTTP3WithECN runs the client of HTTP/3. Both ends mark their packets with ECT(0): quic-go
+// goes on doing so after its first ten only if the other end reports the marks that it received
+// (RFC 9000 section 13.4.2).
+func overHTTP3WithECN(t *testing.T, s *session) {
+	fromHost, fromOutside := countMarked(t, s.outside), countMarked(t, s.host)
+	s.client(t, s.clients, "quic", s.mode.host)
+	if sent, came := fromHost(), fromOutside(); sent < 100 || came < 20 {
+		t.Errorf("%d packets of the program and %d of the client are marked ECT(0)", sent, came)
+	}
+}
+
+// countMarked counts the UDP packets over IPv4 with ECT(0) that a host receives until the count is
+// asked for.
+func countMarked(t *testing.T, at *lab.Net) func() int {
+	t.Helper()
+	var port *lab.Port
+	must(t, at.Do(func() (err error) {
+		port, err = lab.OpenPort("eth0")
+		return err
+	}))
+	t.Cleanup(func() { port.Close() })
+	marked := make(chan int, 1)
+	go func() {
+		n := 0
+		defer func() { marked <- n }()
+		for buf := make([]byte, 1<<16); ; {
+			f, err := port.Recv(buf, time.Time{})
+			if err != nil {
+				return
+			}
+			if len(f) > 42 && f[12] == 8 && f[13] == 0 && f[23] == 17 && f[15]&3 == 2 {
+				n++
+			}
+		}
+	}()
+	return func() int {
+		port.Close()
+		return <-marked
 	}
 }

@@ -36,9 +36,9 @@ func main() {
 		"quic": overHTTP3, "mqtt": overMQTT, "turn": overTURN, "memberlist": joinMembers,
 		"redcon": overRedis, "nats": overNATS, "ssh": overSSH, "wireguard": overWireGuard,
 		"fasthttp": overFastHTTP, "websocket": overWebsocket, "etcd": overEtcd,
-		"webdav": overWebDAV, "example": greeted,
+		"webdav": overWebDAV, "prometheus": askPrometheus, "example": greeted,
 
-		"redis-server": serveRedis, "mysql-server": serveMySQL,
+		"redis-server": serveRedis, "mysql-server": serveMySQL, "metrics-server": serveMetrics,
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -459,6 +459,22 @@ func overWebDAV(_ context.Context, host string) error {
 		}
 	}
 	return nil
+}
+
+// askPrometheus asks until it has scraped the metric of serveMetrics.
+func askPrometheus(ctx context.Context, host string) error {
+	url := "http://" + net.JoinHostPort(host, "9090") + "/api/v1/query?query=answer"
+	for ctx.Err() == nil {
+		got, err := fetch(http.DefaultClient, url, nil)
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(got, []byte("\"42\"")) {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return errors.New("it has scraped nothing")
 }
 
 func overNATS(_ context.Context, host string) error {
