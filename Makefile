@@ -22,7 +22,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-unmodified test-unmodified-go test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-pages test-services test-attacks test-suites test-newest-gvisor soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
+.PHONY: build test test-unmodified test-unmodified-go test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-pages test-services test-attacks test-suites test-newest-gvisor test-poison soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -107,6 +107,10 @@ test-suites: ## Go's own tests of net and net/http on a slice, beside the host's
 
 test-pages: ## tests of driver and model as on kernels with pages of 16 and 64 KiB, by an overlay of the toolchain: 5 minutes
 	@tests/pages.sh
+
+test-poison: ## links, stack and 1,500 worlds of make sim sending without copies, buffers unmapped once they are released: 10 minutes
+	CGO_ENABLED=0 go test -tags chunkpoison ./link/... ./stack
+	CGO_ENABLED=0 go run -tags chunkpoison ./tests/sim/run -seeds 1500
 
 soak-tests: ## SOAK_PACKAGES (all) SOAK_COUNT (20) times with -cpu 1,2, beside four busy loops: hours for all of them
 	@tests/soak.sh $(or $(SOAK_COUNT),20) $(or $(SOAK_PACKAGES),./...)

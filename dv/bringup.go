@@ -43,7 +43,7 @@ func (d *Device) makePlan(t *target) (err error) {
 // may be locked in memory.
 func (d *Device) fitInto(limit int) {
 	before := d.plan
-	if d.plan.shrinkToBudget(&d.config, limit); d.plan == before || d.plan.pinnedBytes() > limit {
+	if d.plan.shrinkToLimit(&d.config, limit); d.plan == before || d.plan.pinnedBytes() > limit {
 		return
 	}
 	d.log.Warn("rings and buffers are smaller than usual, and bursts may be lost: no more memory "+
@@ -53,7 +53,8 @@ func (d *Device) fitInto(limit int) {
 		"rx_ring", d.plan.rxEntries, "rx_ring_usual", before.rxEntries,
 		"tx_ring", d.plan.txBlocks, "tx_ring_usual", before.txBlocks,
 		"tx_buffer", d.plan.stage, "tx_buffer_usual", before.stage,
-		"spare_buffers", d.plan.spare, "spare_buffers_usual", before.spare)
+		"spare_buffers", d.plan.spare, "spare_buffers_usual", before.spare,
+		"send_memory", d.plan.sendMemory, "send_memory_usual", before.sendMemory)
 }
 
 // bringUp makes everything, as steps of the cleanup. Send queues come before receive queues and
@@ -197,13 +198,11 @@ func (d *Device) registerMemory() error {
 	arena := d.memory.arena.Sub(0, d.plan.arenaBytes())
 	if err := d.cleanup.runStep("memory region", func() (err error) {
 		d.mr, err = d.pd.RegMR(arena, uverbs.AccessLocalWrite|uverbs.AccessRelaxedOrdering)
-		if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
-			err = withKind(ErrMemlock, err)
-		}
-		return err
+		return asMemlock(err)
 	}, func() error { return d.mr.Close() }); err != nil {
 		return err
 	}
+	d.registerSendMemory()
 	d.pool = newPool(d.memory.arena, d.mr.LKey, d.plan.frame, d.plan.frameCount())
 	switch {
 	case d.plan.striding:
@@ -214,6 +213,53 @@ func (d *Device) registerMemory() error {
 	return nil
 }
 
+// asMemlock gives what a refusal to pin memory means its kind.
+func asMemlock(err error) error {
+	if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
+		return withKind(ErrMemlock, err)
+	}
+	return err
+}
+
+// registerSendMemory registers memory of our caller's for the NIC to read. What fails does so in a
+// line of the log: packets are copied then.
+func (d *Device) registerSendMemory() {
+	get := d.config.sendMemory
+	if get == nil {
+		return
+	}
+	err := func() error {
+		if d.plan.sendMemory == 0 {
+			return withKind(ErrMemlock, errors.New("no more memory may be locked (ulimit -l, "+
+				"systemd LimitMEMLOCK=)"))
+		}
+		b, err := get(d.plan.sendMemory)
+		if err != nil {
+			return err
+		}
+		if len(b) == 0 || len(b) > d.plan.sendMemory {
+			return fmt.Errorf("WithSendMemory: got %d bytes, 1 to %d will do", len(b),
+				d.plan.sendMemory)
+		}
+		mem := mmio.Borrow(b)
+		var mr *uverbs.MR
+		if err := d.cleanup.runStep("memory region to send from", func() (err error) {
+			mr, err = d.pd.RegMR(mem, 0)
+			return asMemlock(err)
+		}, func() error { return mr.Close() }); err != nil {
+			return err
+		}
+		d.sendMemory = sendMemory{mem: mem, lkey: mr.LKey}
+		return nil
+	}()
+	d.plan.sendMemory = 0
+	if d.sendMemory.err = err; err != nil {
+		d.log.Warn("packets are copied to be sent", "device", d.Name(), "error", err)
+		return
+	}
+	d.plan.sendMemory = d.sendMemory.mem.Len()
+}
+
 func (d *Device) makeTx() error {
 	for i := range d.plan.tx {
 		p := &txKernelObjects{d: d, ring: d.memory.nextRing(d.plan.sqBytes()),
@@ -221,7 +267,7 @@ func (d *Device) makeTx() error {
 			cqMem: d.memory.nextRing(d.plan.txCQBytes()), cqRec: d.memory.nextRecord()}
 		p.q = newTxQueue(i, d.plan.txBlocks, p.ring, p.rec, d.pool, d.stageOf(i), d.txLimits())
 		p.q.queueControl, p.q.log = d.queueControl(p.stopAndDestroy, p.createAndStart), d.log
-		p.q.recovery = newRecovery(d.config.Clock)
+		p.q.recovery, p.q.lent = newRecovery(d.config.Clock), d.sendMemory
 		if err := d.cleanup.runStep(fmt.Sprintf("send queue %d", i), p.createAndStart,
 			p.stopAndDestroy); err != nil {
 			return err

@@ -124,6 +124,8 @@ type Config struct {
 	// Logger gets set-up, faults and recoveries, never packets; at level Debug also what is on and
 	// off. nil: silence.
 	Logger *slog.Logger
+
+	sendMemory func(bytes int) ([]byte, error) // see WithSendMemory
 }
 
 // Tuning chooses formats of descriptors and sizes that are best left alone but for measurements.
@@ -160,6 +162,16 @@ type Tuning struct {
 	// frames are there or so much time has passed: fewer wake-ups for some delay. 0 of EventFrames:
 	// the event comes with the first frame; else both must be set.
 	EventFrames, EventMicroseconds uint16
+}
+
+// WithSendMemory returns c with memory of the caller's, which is not Go heap and stays mapped until
+// Close has returned, that Post leaves payload of segmented packets in instead of copying it, see
+// [TxPacket.Holder]. Open calls get with the number of bytes that may be registered: 16 MiB, or
+// less where less may be locked. Fewer may come; the NIC may only read them. If get fails, or
+// nothing may be locked, packets are copied: [Device.SendMemory] and a line of the log say why.
+func (c Config) WithSendMemory(get func(bytes int) ([]byte, error)) Config {
+	c.sendMemory = get
+	return c
 }
 
 // WithDefaultSizes returns c with the numbers and sizes of queues and buffers that every device has

@@ -53,6 +53,7 @@ func TestConfigKeepsFields(t *testing.T) {
 	} {
 		var full Config
 		fill(reflect.ValueOf(&full).Elem())
+		full = full.WithSendMemory(func(int) ([]byte, error) { return nil, nil })
 		before, after := leaves(full), leaves(tt.less(full))
 		for field, was := range before {
 			if field != "Clock" && was.IsZero() {
@@ -78,6 +79,10 @@ func leaves(c Config) map[string]reflect.Value {
 	add = func(path string, v reflect.Value) {
 		for i := range v.NumField() {
 			name := path + v.Type().Field(i).Name
+			if !v.Field(i).CanInterface() { // a function
+				all[name] = v.Field(i)
+				continue
+			}
 			switch v.Field(i).Interface().(type) {
 			case NIC, Rings, Steering, Model, PortFacts, Tuning:
 				add(name+".", v.Field(i))

@@ -44,14 +44,16 @@ type Device struct {
 
 	// Kernel objects that several steps of Open use, and what Close undoes. Open
 	// and Close are the only users.
-	cleanup   cleanup
-	memory    deviceMemory
-	context   *uverbs.Context
-	pd        *uverbs.PD
-	mr        *uverbs.MR
-	rxObjects []*rxKernelObjects
-	hashed    hashed
-	txObjects []*txKernelObjects
+	cleanup cleanup
+	memory  deviceMemory
+	context *uverbs.Context
+	pd      *uverbs.PD
+	mr      *uverbs.MR
+	// of WithSendMemory
+	sendMemory sendMemory
+	rxObjects  []*rxKernelObjects
+	hashed     hashed
+	txObjects  []*txKernelObjects
 	// of rules that are made once
 	fixedRules []RuleInfo
 	left       []*leftRule    // guarded by hashed.mu
@@ -157,6 +159,10 @@ func (d *Device) MAC() net.HardwareAddr {
 
 // VLAN returns the 802.1Q network that we are in, 0 if none.
 func (d *Device) VLAN() uint16 { return d.config.VLAN }
+
+// SendMemory returns how many bytes of WithSendMemory the NIC knows and, if that was asked for
+// and there are none, why.
+func (d *Device) SendMemory() (int, error) { return d.plan.sendMemory, d.sendMemory.err }
 
 // stripsVLAN: the NIC takes tags out of received frames.
 func (d *Device) stripsVLAN() bool {
@@ -354,6 +360,9 @@ func (d *Device) Close() error {
 			d.tellDumps(failed)
 		}
 		err := d.cleanup.undoAll()
+		for _, q := range d.tx { // no NIC knows the queues any more
+			q.releaseHeld()
+		}
 		if failed := d.Err(); err != nil && errors.Is(failed, ErrFailed) {
 			d.log.Warn("objects of the failed device could not be destroyed",
 				"device", d.Name(), "error", err)

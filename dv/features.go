@@ -120,6 +120,11 @@ func (d *Device) txFeatures() []Feature {
 			obstacle{!d.caps.TxCsum, "device: no checksum offload on raw packet queues"}),
 		newFeature("segmentation (TSO)", "TxPacket.MSS",
 			obstacle{d.caps.MaxTSO == 0, "device: does not segment"}),
+		newFeature("send without a copy", fmt.Sprintf("of payload to be segmented, from "+
+			"%d bytes", d.plan.sendMemory),
+			obstacle{c.sendMemory == nil, "choice: WithSendMemory is not used"},
+			obstacle{d.sendMemory.err != nil, fmt.Sprintf("driver: %v", d.sendMemory.err)},
+			obstacle{d.plan.sendMemory == 0, "kernel: no more memory may be locked"}),
 		newFeature("multi-packet send", "frames with the same flags share a descriptor",
 			obstacle{c.Tuning.NoMultiPacketSend, "choice: NoMultiPacketSend is set"},
 			obstacle{!caps.EnhancedMPW, "device: no enhanced multi-packet send"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
@@ -45,6 +46,84 @@ func (m *deviceMemory) nextRecord() *mmio.Region {
 	r := m.rings.Sub(m.records*recordStride, 8)
 	m.records++
 	return r
+}
+
+// sendMemory is memory of a caller's that the NIC may read; the zero value is none.
+type sendMemory struct {
+	mem  *mmio.Region
+	lkey uint32
+	err  error // why there is none, though it was asked for
+}
+
+// mostPieces says how many pieces of such memory a descriptor points to at most.
+const mostPieces = 16
+
+// countPieces returns how many pieces of the memory the bytes of bufs behind the first skip are; 0:
+// some are not in it, or they are too many.
+func (m *sendMemory) countPieces(bufs [][]byte, skip int) (n int) {
+	if m.mem == nil {
+		return 0
+	}
+	for _, b := range bufs {
+		if skip >= len(b) {
+			skip -= len(b)
+			continue
+		}
+		if _, inside := m.mem.Find(b[skip:]); !inside || n == mostPieces {
+			return 0
+		}
+		n, skip = n+1, 0
+	}
+	return n
+}
+
+// putPieces fills w with pointers to these pieces.
+func (m *sendMemory) putPieces(w []byte, bufs [][]byte, skip int) {
+	for _, b := range bufs {
+		if skip >= len(b) {
+			skip -= len(b)
+			continue
+		}
+		off, _ := m.mem.Find(b[skip:])
+		mlx5.PutData(w, uint32(len(b)-skip), m.lkey, m.mem.Addr()+uint64(off))
+		w, skip = w[mlx5.DataSegSize:], 0
+	}
+}
+
+// heldPacket keeps what the NIC reads of send memory until the WQE that ends at block count end is
+// completed.
+type heldPacket struct {
+	end    uint32
+	holder Holder
+}
+
+// heldRing holds them in the order of their WQEs. A WQE has one, so that as many as the send ring
+// has blocks suffice.
+type heldRing struct {
+	ring       []heldPacket
+	head, tail uint32 // free-running
+}
+
+func (l *heldRing) pushHolder(end uint32, h Holder) {
+	l.ring[l.head&uint32(len(l.ring)-1)] = heldPacket{end, h}
+	l.head++
+}
+
+// releaseThrough ends the references of all WQEs that end at or before block count cc, and returns
+// how many those were.
+func (l *heldRing) releaseThrough(cc uint32) (n uint64) {
+	for l.tail != l.head {
+		e := &l.ring[l.tail&uint32(len(l.ring)-1)]
+		if int32(e.end-cc) > 0 {
+			break
+		}
+		h := e.holder
+		e.holder = nil
+		l.tail++
+		n++
+		h.DecRef()
+	}
+	return n
 }
 
 // staging is registered memory that a send queue copies packets into: a ring

@@ -70,12 +70,24 @@ const (
 	TxVLAN
 )
 
+// Holder keeps the memory of a packet as it is while it is referred to. DecRef ends one reference,
+// and must not use the send queue.
+type Holder interface{ DecRef() }
+
 // TxPacket is one frame to send, or one TCP segment for the NIC to cut up. It
 // stays the caller's; reuse one to save its set-up.
 type TxPacket struct {
 	// Bufs are the frame's bytes in order, from the Ethernet header on, without
-	// FCS. Post copies them.
+	// FCS. Post copies them, or holds them, see Holder.
 	Bufs [][]byte
+	// Holder allows Post to leave payload to be segmented where it is, if all of it lies in
+	// WithSendMemory. Held then says that the NIC reads it there: the caller must have made a
+	// reference of Holder's for the queue before it releases the queue's lock, and may not change
+	// the bytes. The queue gives it back by DecRef, with its lock held, once the NIC has read them,
+	// or does not exist any more. nil: Post copies.
+	Holder Holder
+	// Held is set by each Post.
+	Held bool
 	// HdrLen gives the length of all headers up to and including TCP's, in bytes.
 	// Used when MSS > 0.
 	HdrLen int

@@ -19,6 +19,7 @@ type plan struct {
 	segs       int // frame buffers of a receive descriptor
 	striding   bool
 	spare      int // frames beyond those of the receive rings
+	sendMemory int // bytes of WithSendMemory; 0: none
 	inline     int // longest frame in its descriptor as a whole
 	pageSize   int
 	mtu        int // asked for, or the port's
@@ -46,6 +47,10 @@ const (
 	defaultRing  = 1024
 	defaultStage = 1 << 20
 	defaultSpare = 256
+	// defaultSendMemory is what the windows of some tens of fast connections take.
+	defaultSendMemory = 16 << 20
+	// leastSendMemory is worth a memory region.
+	leastSendMemory = 1 << 20
 )
 
 // frameOverhead is an Ethernet header and one VLAN tag.
@@ -87,6 +92,9 @@ func newPlan(cfg *Config, portMTU, pageSize int) (plan, error) {
 		p.mtuLimit = min(max(p.mtu, p.segs*p.frame-frameOverhead), maxMTU)
 	}
 	p.shrinkToBudget(cfg, pinnedBudget)
+	if cfg.sendMemory != nil {
+		p.sendMemory = defaultSendMemory
+	}
 	return p, nil
 }
 
@@ -164,6 +172,17 @@ func (p *plan) shrinkToBudget(cfg *Config, budget int) {
 	}
 }
 
+// shrinkToLimit makes all of it fit a limit of so many bytes, or as small as it can be: memory that
+// can be done without first.
+func (p *plan) shrinkToLimit(cfg *Config, limit int) {
+	for p.pinnedBytes() > limit && p.sendMemory > 0 {
+		if p.sendMemory /= 2; p.sendMemory < leastSendMemory {
+			p.sendMemory = 0
+		}
+	}
+	p.shrinkToBudget(cfg, limit)
+}
+
 // leastSpare returns the buffers for 64 frames, which a worker's batch and some packets under way
 // need; of a striding ring 4 slabs.
 func (p *plan) leastSpare() int {
@@ -234,6 +253,6 @@ func (p *plan) ringBytes() int {
 }
 
 // pinnedBytes returns the bytes the kernel will pin for all of it.
-func (p *plan) pinnedBytes() int { return p.arenaBytes() + p.ringBytes() }
+func (p *plan) pinnedBytes() int { return p.arenaBytes() + p.ringBytes() + p.sendMemory }
 
 func (p *plan) pageBytes(n int) int { return (n + p.pageSize - 1) &^ (p.pageSize - 1) }

@@ -101,6 +101,33 @@ func TestPlanLockable(t *testing.T) {
 	}
 }
 
+// TestPlanSendMemory: memory to send from counts in what is locked and gives way first; there is
+// none where no megabyte of it is left.
+func TestPlanSendMemory(t *testing.T) {
+	cfg := Config{}.WithSendMemory(func(int) ([]byte, error) { return nil, nil })
+	usual, err := newPlan(&Config{}, 1500, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ limit, want int }{
+		{1 << 30, 16 << 20}, {16<<20 + usual.pinnedBytes(), 16 << 20}, {16 << 20, 8 << 20},
+		{8 << 20, 4 << 20}, {1<<20 + usual.pinnedBytes(), 1 << 20},
+		{1<<20 + usual.pinnedBytes() - 1, 0}, {usual.pinnedBytes(), 0}, {2 << 20, 0},
+	} {
+		p, err := newPlan(&cfg, 1500, 4096)
+		if err != nil || p.pinnedBytes() != usual.pinnedBytes()+16<<20 {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		p.shrinkToLimit(&cfg, tt.limit)
+		least := usual
+		least.shrinkToBudget(&Config{}, tt.limit)
+		if least.sendMemory = tt.want; p != least || p.pinnedBytes() > tt.limit {
+			t.Errorf("limit of %d: %d bytes in all,\n%+v, want\n%+v", tt.limit, p.pinnedBytes(), p,
+				least)
+		}
+	}
+}
+
 // What is asked for is not cut down.
 func TestPlanKeepsWhatIsAsked(t *testing.T) {
 	cfg := Config{NIC: NIC{

@@ -72,6 +72,9 @@ type TxStats struct {
 	LSO, Inline, ZeroCopy uint64
 	// MultiPacket says how many shared their descriptor with others, or could have.
 	MultiPacket uint64
+	// InPlace says how many of the packets were sent from WithSendMemory without copying, and
+	// Held how many of them are held now, until the NIC has read them.
+	InPlace, Held uint64
 	// Doorbells counts flushes that had something to say.
 	Doorbells uint64
 	// BlueFlames says how many of them carried their descriptor.
@@ -164,6 +167,7 @@ type txCounts struct {
 	packets, bytes, inline, zeroCopy, lso, mpw, doorbells, blueFlames counter
 	completions                                                       counter
 	stalls, refused, lost, resets                                     counter
+	held, released                                                    counter // packets, ever
 }
 
 // showPosts makes the most important of what a flush changes visible: each
@@ -182,6 +186,8 @@ func (c *txCounts) showDone() {
 	c.zeroCopy.publishCount()
 	c.lso.publishCount()
 	c.mpw.publishCount()
+	c.released.publishCount() // before held: nobody sees more released than were held
+	c.held.publishCount()
 }
 
 // showFaults makes what an error or a full ring changes visible.
@@ -193,7 +199,10 @@ func (c *txCounts) showFaults() {
 }
 
 func (c *txCounts) stats() TxStats {
+	released := c.released.shown.Load()
+	held := c.held.shown.Load()
 	return TxStats{
+		InPlace: held, Held: held - released,
 		Packets: c.packets.shown.Load(), Bytes: c.bytes.shown.Load(), LSO: c.lso.shown.Load(),
 		MultiPacket: c.mpw.shown.Load(), Inline: c.inline.shown.Load(),
 		ZeroCopy: c.zeroCopy.shown.Load(), Doorbells: c.doorbells.shown.Load(),

@@ -61,7 +61,9 @@ type TxQueue struct {
 	stage          staging
 	marks          []mark // by block: what a completion there frees
 	inFlightFrames inFlightRing
-	done           uint64 // packets completed, in counts of count.packets
+	lent           sendMemory // of WithSendMemory
+	held           heldRing   // of packets in it; made with the first
+	done           uint64     // packets completed, in counts of count.packets
 	recovery       recovery
 	stall          txStall
 	shown          uint64                    // completions when the counters were shown last

@@ -8,11 +8,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 )
 
-// Post copies p into the ring or its staging memory; the NIC sees it at Flush.
+// Post copies p into the ring or its staging memory, or holds it (see [TxPacket.Holder]); the NIC
+// sees it at Flush.
 // Frames below 60 bytes are padded with zeros. ErrRingFull: no room now;
 // ErrFrameSize, ErrNotSupported: this packet will never do. A packet whose
 // payload fits one segment is sent plainly, with both checksums computed.
 func (q *TxQueue) Post(p *TxPacket) error {
+	p.Held = false
 	if len(p.Bufs) == 1 && len(p.Bufs[0]) <= q.limits.small && p.MSS|int(p.Flags&TxVLAN) == 0 &&
 		q.postSmall(p.Bufs[0], p.Flags) {
 		return nil
@@ -275,34 +277,66 @@ func (q *TxQueue) putPieces(w []byte, f Frame, off, n int) {
 const minLSOHeader = 14 + 20 + 20
 
 // postLSO posts a packet of n bytes (and a tag of tag bytes) for the NIC to
-// segment: all headers go into the descriptor, the payload into staging memory.
+// segment: all headers go into the descriptor, the payload into staging memory, or nowhere if it is
+// in send memory and the packet may be held.
 func (q *TxQueue) postLSO(p *TxPacket, n, tag int) error {
 	header, payload := p.HdrLen+tag, n-p.HdrLen
 	if err := q.checkLSO(p, header, payload); err != nil {
 		return q.countRefused(err)
 	}
-	ds := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(header) + 1
+	pieces := 0
+	if p.Holder != nil {
+		pieces = q.lent.countPieces(p.Bufs, p.HdrLen)
+	}
+	head := mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(header)
+	ds := head + max(pieces, 1)
 	blocks := uint32(mlx5.BBs(ds))
 	if q.room() < blocks {
 		return q.fullError()
 	}
-	at, ok := q.allocStage(uint32(payload))
-	if !ok {
-		return q.fullError()
+	var at uint32
+	if pieces == 0 {
+		var ok bool
+		if at, ok = q.allocStage(uint32(payload)); !ok {
+			return q.fullError()
+		}
+		gatherBytes(q.stage.buf[at:at+uint32(payload)], p.Bufs, p.HdrLen)
 	}
-	gatherBytes(q.stage.buf[at:at+uint32(payload)], p.Bufs, p.HdrLen)
 	w := q.descriptor(blocks)
 	mlx5.PutCtrl(w, mlx5.OpLSO, 0, uint16(q.pc), q.sqn, uint8(ds), mlx5.CEOnError)
 	mlx5.PutEth(w[mlx5.CtrlSegSize:], mlx5.Eth{
 		CsumFlags: csumBits(TxL3Csum | TxL4Csum), MSS: uint16(p.MSS), InlineLen: uint16(header),
 	})
 	putFrame(w[inlineAt:inlineAt+header], p)
-	clear(w[inlineAt+header : (ds-1)*mlx5.DSSize])
-	mlx5.PutData(w[(ds-1)*mlx5.DSSize:], uint32(payload), q.stage.lkey, q.stage.addr+uint64(at))
+	clear(w[inlineAt+header : head*mlx5.DSSize])
+	if pieces == 0 {
+		mlx5.PutData(w[head*mlx5.DSSize:], uint32(payload), q.stage.lkey, q.stage.addr+uint64(at))
+	} else {
+		q.lent.putPieces(w[head*mlx5.DSSize:], p.Bufs, p.HdrLen)
+	}
 	q.count.lso.n++
 	q.count.bytes.n += uint64(header + payload)
 	q.commitWQE(blocks)
+	if pieces > 0 {
+		q.holdUntilSent(p)
+	}
 	return nil
+}
+
+// holdUntilSent keeps the memory of p, whose descriptor ends at pc, until that is completed.
+func (q *TxQueue) holdUntilSent(p *TxPacket) {
+	if q.held.ring == nil {
+		q.held.ring = make([]heldPacket, q.size)
+	}
+	q.held.pushHolder(q.pc, p.Holder)
+	p.Held = true
+	q.count.held.n++
+}
+
+// releaseHeld ends the references to all packets. The NIC must not know them any more.
+func (q *TxQueue) releaseHeld() {
+	q.count.released.n += q.held.releaseThrough(q.pc)
+	q.count.showDone()
 }
 
 // checkLSO refuses what would put the queue in error, or what the NIC would

@@ -42,6 +42,9 @@ func (q *TxQueue) Reap() int {
 	}
 	q.cq.publishCI()
 	q.inFlightFrames.releaseThrough(q.cc, q.pool)
+	if q.held.tail != q.held.head {
+		q.count.released.n += q.held.releaseThrough(q.cc)
+	}
 	q.recovery.endResetRow()
 	q.count.completions.n += uint64(n)
 	if q.count.completions.n-q.shown >= showEvery {
@@ -132,6 +135,7 @@ func (q *TxQueue) replaceQueue() {
 		return
 	}
 	q.inFlightFrames.releaseThrough(q.pc, q.pool)
+	q.releaseHeld()
 	q.done = q.count.packets.n
 	q.rewindRing()
 	if err := q.start(); err != nil {

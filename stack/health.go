@@ -186,6 +186,12 @@ func (h *health) sampleOne(d *dv.Device) {
 // Health returns what the reporters say: tx, rx, link, device, stack and memory, in this order.
 func (s *Stack) Health() []Health {
 	s.health.sample(s.Devices())
+	var copies error
+	for _, d := range s.Devices() {
+		if _, err := d.SendMemory(); err != nil {
+			copies = err
+		}
+	}
 	ended, held := s.life.done() != nil, s.LinkStatus().Held
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
@@ -195,6 +201,9 @@ func (s *Stack) Health() []Health {
 		if kept := s.health.dumps[i]; len(kept) > 0 {
 			all[i].LastDump = kept[len(kept)-1].Time
 		}
+	}
+	if copies != nil {
+		all[reportTx].Notice = copies
 	}
 	device := &all[reportDevice]
 	device.GracePeriod = s.cfg.Uplink.GracePeriod

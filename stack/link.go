@@ -76,6 +76,9 @@ func (s *Stack) uplinkConfig() uplink.Config {
 			"table, and is asked again after 1 s to 1 min", "interface", s.name, "error", err)
 	}
 	u, nic := s.cfg.Uplink, s.health.dumped(s.cfg.driverConfig(), s.addrs.AnnounceLater)
+	if m := rdma.SendMemoryUsed(); rdma.SendMemoryPoisoned || m.Bytes > 0 || m.Err != nil {
+		nic = nic.WithSendMemory(rdma.SendMemory)
+	}
 	return uplink.Config{NIC: nic, Backend: u.Backend,
 		Fallback: u.Fallback, MaxOutage: u.MaxOutage, GracePeriod: u.GracePeriod,
 		OpenInterface: u.OpenInterface, Options: o, Ended: s.life.ctx,
@@ -97,6 +100,24 @@ func (c *Config) driverConfig() dv.Config {
 	}
 	return d
 }
+
+// ZeroCopySend has devices that stacks of this process open from now on send what programs write
+// to TCP in pieces of more than 32 KiB from where netstack keeps it until it is acknowledged,
+// instead of copying it once more. Netstack's large buffers lie in 16 MiB of the process's own
+// then, for good, which each such device may read and not write; what finds no room there is
+// copied, as before. Call it before there are stacks: it stores to a variable of netstack's that
+// they read.
+//
+// An error says what of this version of gVisor's is not as expected: everything is copied then. A
+// device that may lock less memory has less of it, or none: [dv.Device.SendMemory], the health of
+// tx and a line of the log say so.
+func ZeroCopySend() error { return rdma.UseSendMemory() }
+
+// SendMemoryStats holds what the memory that ZeroCopySend uses counts; package link/rdma says what.
+type SendMemoryStats = rdma.SendMemoryStats
+
+// SendMemory returns the counters of the memory that ZeroCopySend uses; the zero value without it.
+func SendMemory() SendMemoryStats { return rdma.SendMemoryUsed() }
 
 // Device returns the RDMA device underneath, for its counters; nil if the stack was made by [New]
 // or is on packet sockets, or while the device is away. It belongs to the stack, which closes it

@@ -108,11 +108,15 @@ var layers = map[string]layer{
 	"link/capture": {module: []string{"clock"}, others: []string{xnet}},
 	"link/rdma": {
 		module: []string{"dv", "link/capture", "link/packet", "link/rdma/internal/tcpfix",
-			"link/rdma/internal/hdr", "clock", "internal/random", "internal/netclock"},
+			"link/rdma/internal/hdr", "link/rdma/internal/chunkmem", "clock", "internal/random",
+			"internal/netclock"},
 		others: []string{gvisor},
 		tests: []string{"simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink,
 			"cmd/rdma-netstack/lab"},
 	},
+	// where netstack's large buffers lie
+	"link/rdma/internal/chunkmem": {module: []string{"internal/mmio"},
+		others: []string{gvisor, xsys}, only: map[string][]string{xsys: {"poison_on.go"}}},
 	// what an endpoint works on while its device is away
 	"link/failover": {
 		module: []string{"link/rdma", "internal/netlink", "clock"}, others: []string{xsys},
@@ -282,6 +286,8 @@ var unsafeFiles = []string{
 	"tests/vm/pcie/*_unsafe.go",        // memory of a virtual machine
 	"link/packet/mmsg_linux_unsafe.go", // recvmmsg, sendmmsg
 	"privileges/*_linux_unsafe.go",     // seccomp, capset, Landlock
+	// the pools of package buffer, and the bytes of its chunks
+	"link/rdma/internal/chunkmem/*_unsafe.go", "link/rdma/internal/chunkmem/*_unsafe_test.go",
 }
 
 // checkImports returns what is wrong with the imports of one file.

@@ -33,6 +33,7 @@ type serveFlags struct {
 	queues    queueCount
 	rxMode    stack.RxMode
 	striding  bool
+	zeroCopy  bool
 	spread    stack.Spread
 	backend   stack.Backend
 	fallback  string
@@ -103,6 +104,9 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 			oneOf("adaptive", "polling", "interrupt")),
 		opt("striding", "", &f.striding, "striding receive rings, which a card packs many small "+
 			"frames into, for floods of them; docs/performance.md says what they cost"),
+		opt("zero-copy", "", &f.zeroCopy, "send what is written in pieces of more than 32 KiB "+
+			"without copying it for the device, from 16 MiB more of locked memory; "+
+			"docs/performance.md says what that saves"),
 		opt("mtu", "BYTES", &f.mtu, "largest IP packet (default the port's, also when it "+
 			"changes)"),
 		opt("vlan", "N", &f.vlan, "802.1Q VLAN of the slice: receive its frames only, send with "+

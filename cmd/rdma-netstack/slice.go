@@ -48,7 +48,13 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 	if err := s.meet(ctx, &f, &cfg); err != nil {
 		return err
 	}
+	if f.zeroCopy {
+		_ = stack.ZeroCopySend() // devices say in the log what kept them from it
+	}
 	st, err := stack.Open(ctx, cfg)
+	if err == nil && f.zeroCopy && st.Device() == nil {
+		log.Warn("--zero-copy changes nothing: there are no rings, and packet sockets copy")
+	}
 	if errors.Is(err, dv.ErrMAC) {
 		return fmt.Errorf("%w (AllowNetdevMAC is --mac netdev)", err)
 	}

@@ -32,6 +32,17 @@ func View(addr uint64, size int) *Region {
 	return &Region{base: pointerTo(addr), size: size}
 }
 
+// Borrow returns b, memory that is not Go heap, as a Region; its owner keeps it mapped.
+func Borrow(b []byte) *Region {
+	return &Region{base: unsafe.Pointer(unsafe.SliceData(b)), size: len(b)}
+}
+
+// Find says at which byte of the region b begins, and whether all of b is inside.
+func (r *Region) Find(b []byte) (off int, inside bool) {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - uintptr(r.base)
+	return int(at), at < uintptr(r.size) && len(b) <= r.size-int(at)
+}
+
 // Addr returns the address of the first byte, 0 after Close.
 func (r *Region) Addr() uint64 { return uint64(uintptr(r.base)) }
 

@@ -67,6 +67,9 @@ func openDevice(t testing.TB, n byte, s setup) (*simnic.NIC, *dv.Device) {
 		t.Fatal(err)
 	}
 	cfg := s.dv
+	if SendMemoryPoisoned {
+		cfg = cfg.WithSendMemory(SendMemory)
+	}
 	cfg.Model.Kernel = kernel.Opener(nic)
 	cfg.Model.Facts = dv.PortFacts{Name: fmt.Sprint("sim", n), Netdev: fmt.Sprint("net", n),
 		MAC: nic.MAC(), MTU: nic.MTU()}

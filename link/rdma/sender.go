@@ -7,6 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/chunkmem"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
@@ -199,6 +200,33 @@ type completionTimer struct {
 	armed time.Duration // the timer is set, to this; 0: it is not
 }
 
+// sendMemoryBytes is what all fast connections of some stacks have in flight. Pieces that find no
+// room are copied.
+const sendMemoryBytes = 16 << 20
+
+// UseSendMemory has netstack's large buffers, and with them what programs write in pieces of more
+// than 32 KiB, lie in an arena of the process from now on. An error says what of this version of
+// gVisor's is not as expected. Nothing else changes, but for a store to a variable of netstack's
+// that stacks which are in use read: the race detector may tell of it.
+func UseSendMemory() error {
+	_, err := SendMemory(sendMemoryBytes)
+	return err
+}
+
+// SendMemory is for [dv.Config.WithSendMemory]: it returns that arena, at most so many bytes of it,
+// after UseSendMemory.
+func SendMemory(bytes int) ([]byte, error) { return chunkmem.Memory(sendMemoryBytes, bytes) }
+
+// SendMemoryPoisoned says that the program is built with the tag chunkpoison, for tests: buffers
+// in SendMemory are overwritten and unmapped once they are released.
+const SendMemoryPoisoned = chunkmem.Poisoned
+
+// SendMemoryStats holds what SendMemory's arena counts.
+type SendMemoryStats = chunkmem.Stats
+
+// SendMemoryUsed returns the counters of the arena; the zero value before UseSendMemory.
+func SendMemoryUsed() SendMemoryStats { return chunkmem.Used() }
+
 // flush rings the doorbell for what was posted and arms the timer. The queue's lock is held.
 func (s *sender) flush() {
 	s.ring()
@@ -209,6 +237,7 @@ func (s *sender) flush() {
 // caller arms the timer, now or soon. The queue's lock is held.
 func (s *sender) ring() {
 	s.q.Flush()
+	chunkmem.Sweep()
 	if s.posted > 0 {
 		s.count.frames[s.kind].Add(s.posted)
 		s.posted = 0

@@ -245,7 +245,12 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 		return dv.ErrRingFull
 	}
 	s.describe(pkt)
+	s.packet.Holder, s.packet.Held = pkt, false
 	err := s.q.Post(&s.packet)
+	s.packet.Holder = nil
+	if s.packet.Held {
+		pkt.IncRef() // the queue's, until the NIC has sent it
+	}
 	if taps := s.taps.Load(); taps != nil && err == nil {
 		s.capturePosted(*taps)
 	}

@@ -30,6 +30,7 @@ type rxQueue struct {
 
 type txQueue struct {
 	packets, bytes, doorbells, stalls, resets, refused, lost uint64
+	inPlace, held                                            uint64
 	used                                                     float64 // of the ring, 0 to 1
 }
 
@@ -97,7 +98,8 @@ func ofDevice(name string, s dv.Stats) rings {
 	}
 	for _, q := range s.Tx {
 		r.tx = append(r.tx, txQueue{packets: q.Packets, bytes: q.Bytes, doorbells: q.Doorbells,
-			stalls: q.Stalls, resets: q.Resets, refused: q.Drops.Refused, lost: q.Drops.Lost})
+			stalls: q.Stalls, resets: q.Resets, refused: q.Drops.Refused, lost: q.Drops.Lost,
+			inPlace: q.InPlace, held: q.Held})
 	}
 	return r
 }
@@ -145,12 +147,33 @@ func (p *page) rings(r rings) {
 		{"tx_packets_total", "Packets sent; one to be segmented counts once.",
 			func(q txQueue) uint64 { return q.packets }},
 		{"tx_bytes_total", "Their bytes.", func(q txQueue) uint64 { return q.bytes }},
+		{"tx_in_place_packets_total", "Packets sent without copying, see --zero-copy.",
+			func(q txQueue) uint64 { return q.inPlace }},
 		{"tx_doorbells_total", "Doorbells, or system calls of packet sockets.",
 			func(q txQueue) uint64 { return q.doorbells }},
 		{"tx_stalls_total", "Posts that found the send ring full.",
 			func(q txQueue) uint64 { return q.stalls }},
 	})
 	p.ofQueues(r)
+	if r.registered > 0 {
+		p.sendMemory(r, stack.SendMemory())
+	}
+}
+
+// sendMemory writes what is known of memory that is sent from without copying.
+func (p *page) sendMemory(r rings, m stack.SendMemoryStats) {
+	held := uint64(0)
+	for _, q := range r.tx {
+		held += q.held
+	}
+	p.family(gauge, "tx_held_packets", "Packets that the NIC reads where netstack keeps them.",
+		of(held))
+	p.family(gauge, "send_memory_bytes", "Memory for netstack's large buffers, see --zero-copy.",
+		of(uint64(m.Bytes)))
+	p.family(gauge, "send_memory_used_bytes", "What of it buffers have, in use or spare.",
+		of(uint64(m.Used*(m.Bytes/max(m.Pieces, 1)))))
+	p.family(counter, "send_memory_missed_total", "Large buffers that found no room in it.",
+		of(m.Missed))
 }
 
 // column describes a family with a sample for each queue.

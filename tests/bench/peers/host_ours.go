@@ -54,6 +54,11 @@ func newOurs(e end, wire wire.Wire, at netip.Prefix, mac net.HardwareAddr) (*our
 	if err := nic.ConnectWire(wire); err != nil {
 		return nil, errors.Join(err, wire.Close(), nic.Close())
 	}
+	if e.InPlace {
+		if err := stack.ZeroCopySend(); err != nil {
+			return nil, errors.Join(err, nic.Close())
+		}
+	}
 	s, err := stack.Open(context.Background(), stack.Config{
 		NIC: dv.NIC{
 			Model: dv.Model{Kernel: kernel.Opener(nic), Facts: dv.PortFacts{Name: "sim",
@@ -104,6 +109,8 @@ func (h *ourHost) counters() metrics {
 		m["tx packets"] += float64(q.Packets)
 		m["tx doorbells"] += float64(q.Doorbells)
 		m["tx stalls"] += float64(q.Stalls)
+		m["tx in place"] += float64(q.InPlace)
+		m["tx lso"] += float64(q.LSO)
 	}
 	st, nic := h.stack.Stats(), h.nic.Counters()
 	m["rx delivered"], m["rx superseded"] = float64(st.RxPackets),

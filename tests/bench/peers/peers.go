@@ -44,6 +44,8 @@ type end struct {
 	From   netip.Addr // of a kernel's client
 	// of ours in memory: unsegmented frames cross the cable; rings still get frames of the MTU
 	Carry bool
+	// of ours: payload is sent from where netstack keeps it, see stack.ZeroCopySend
+	InPlace bool
 }
 
 // peer is one configuration.
@@ -144,8 +146,8 @@ func plainPeers() []*peer {
 
 // tapPeers reach them over a TAP.
 func tapPeers() []*peer {
-	four := ourEnd()
-	four.Queues = 4
+	four, inPlace := ourEnd(), ourEnd()
+	four.Queues, inPlace.InPlace = 4, true
 	return []*peer{
 		{Name: "kernel/tap", About: "Linux TCP/IP, two TAPs and a process between",
 			End:      kernelEnd(),
@@ -156,6 +158,8 @@ func tapPeers() []*peer {
 			Plumbing: plumbTAP},
 		{Name: "ours/tap", About: "ours: software ConnectX on a TAP", End: ourEnd(),
 			Plumbing: plumbTAP},
+		{Name: "ours/tap-inplace", About: "the same, payload is not copied to be sent",
+			End: inPlace, Plumbing: plumbTAP, Extra: true},
 		{Name: "ours/tap-1core", About: "the same with GOMAXPROCS=1", End: ourEnd(),
 			Plumbing: plumbTAP,
 			Procs:    1, Extra: true},
@@ -166,8 +170,8 @@ func tapPeers() []*peer {
 
 // apartPeers have a processor for the server and one for its clients.
 func apartPeers() []*peer {
-	inline := fd("recvmmsg", "host")
-	inline.Inline = true
+	inline, inPlace := fd("recvmmsg", "host"), ourEnd()
+	inline.Inline, inPlace.InPlace = true, true
 	return []*peer{
 		{Name: "kernel/tap-apart",
 			About: "kernel/tap, the server and its cable on one processor, the clients on the " +
@@ -186,6 +190,8 @@ func apartPeers() []*peer {
 		{Name: "ours/tap-apart",
 			About: "ours/tap, the server and its NIC on one processor, the clients on the other",
 			End:   ourEnd(), Plumbing: plumbTAP, Apart: true, Extra: true},
+		{Name: "ours/tap-inplace-apart", About: "ours/tap-inplace, likewise", End: inPlace,
+			Plumbing: plumbTAP, Apart: true, Extra: true},
 	}
 }
 
@@ -209,8 +215,8 @@ func wanPeers() []*peer {
 func memPeers() []*peer {
 	carry := ourEnd()
 	carry.Carry = true
-	carryFour := carry
-	carryFour.Queues = 4
+	carryFour, inPlace := carry, carry
+	carryFour.Queues, inPlace.InPlace = 4, true
 	ceiling := end{Stack: stackGvisor, Link: linkInline}
 	return []*peer{
 		{Name: "mem-pipe", About: "two gVisor stacks on link/pipe, one core",
@@ -221,6 +227,8 @@ func memPeers() []*peer {
 		{Name: "mem-ours",
 			About: "two of our stacks, software ConnectXes on a cable, one core; the receiving " +
 				"card cuts segments", End: carry, Plumbing: plumbMem, Procs: 1},
+		{Name: "mem-ours-inplace", About: "the same, payload is not copied to be sent",
+			End: inPlace, Plumbing: plumbMem, Procs: 1, Extra: true},
 		{Name: "mem-ours-cut", About: "the same, the sending card cuts them", End: ourEnd(),
 			Plumbing: plumbMem, Procs: 1, Extra: true},
 		{Name: "mem-ceiling-2core", About: "mem-ceiling on two cores", End: ceiling,
