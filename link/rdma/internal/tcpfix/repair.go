@@ -40,6 +40,10 @@ const (
 	maxRepaired = 64 << 10
 	// maxSpans bounds what is kept of SACK blocks, and of what was sent again.
 	maxSpans = 64
+	// mostSpared bounds how often netstack's resends are dropped until something new is
+	// acknowledged: it gives a connection up that has sent a segment 15 times. On shorter paths
+	// than keepFrom, whose round trip is not known well, none are dropped.
+	mostSpared = 3
 	// reportParts is the number of duplicates that a report becomes: netstack counts three, and not
 	// the first if its window is another than the last.
 	reportParts = 4
@@ -47,21 +51,23 @@ const (
 
 // repair holds what is missing within the flight of one flow, and what was sent again of that.
 type repair struct {
-	sacked []span  // reported by SACK, in order
-	sent   []again // in the order of that
-	number int     // of what was sent again
-	proved int     // the number of the last of these that has come
-	on     bool    // until what had been sent when it began, up to end, is acknowledged
-	end    uint32
-	flight uint32 // bytes in flight when it began
-	old    uint32 // what is missing before is late by more than the reordering window
-	newest uint32 // the end of what was reported at markAt
-	markAt tcpip.MonotonicTime
-	due    bool
-	report []byte     // the acknowledgement to deliver in parts; nil: none
-	parsed hdr.Packet // of report
-	probe  bool       // the last frame of the last part is to be sent
-	probed uint32     // the end of what was in flight at the last probe
+	sacked   []span  // reported by SACK, in order
+	sent     []again // in the order of that
+	number   int     // of what was sent again
+	proved   int     // the number of the last of these that has come
+	on       bool    // until what had been sent when it began, up to end, is acknowledged
+	end      uint32
+	flight   uint32 // bytes in flight when it began
+	old      uint32 // what is missing before is late by more than the reordering window
+	newest   uint32 // the end of what was reported at markAt
+	markAt   tcpip.MonotonicTime
+	due      bool
+	report   []byte     // the acknowledgement to deliver in parts; nil: none
+	parsed   hdr.Packet // of report
+	spared   int        // resends of netstack's dropped while una was sparedAt
+	sparedAt uint32
+	probe    bool   // the last frame of the last part is to be sent
+	probed   uint32 // the end of what was in flight at the last probe
 }
 
 // span is a range of sequence numbers.
@@ -310,14 +316,21 @@ func (f *resendFlow) sendHole(now tcpip.MonotonicTime) *gstack.PacketBuffer {
 // superfluous reports whether what netstack sends again has come, or has just been sent from here.
 func (f *resendFlow) superfluous(seq, end uint32, now tcpip.MonotonicTime) bool {
 	p := &f.repair
-	if !p.on || f.own || hdr.Before(seq, f.una) {
+	if !p.on || f.own || hdr.Before(seq, f.una) || f.rtt < keepFrom {
 		return false
 	}
-	return covered(p.sacked, seq, end) ||
+	if p.sparedAt != f.una {
+		p.sparedAt, p.spared = f.una, 0
+	}
+	drop := covered(p.sacked, seq, end) ||
 		slices.ContainsFunc(p.sent, func(x again) bool {
 			return !hdr.Before(seq, x.seq) && !hdr.Before(x.end, end) &&
 				now.Sub(x.at) < f.rtt+f.reordering()
 		})
+	if drop = drop && p.spared < mostSpared; drop {
+		p.spared++
+	}
+	return drop
 }
 
 // noteProbe takes note of a tail loss probe: netstack sends the beginning of the last part again

@@ -131,6 +131,37 @@ func TestRepairSpares(t *testing.T) {
 	}
 }
 
+// TestRepairSparesFew: netstack counts how often it sends a segment, whether or not that leaves the
+// link, and gives the connection up at 15: few of its resends are dropped, and none on a short path.
+func TestRepairSparesFew(t *testing.T) {
+	for _, tt := range []struct {
+		path time.Duration
+		want int
+	}{{40 * time.Millisecond, mostSpared}, {time.Millisecond, 0}} {
+		r := newResending()
+		r.path = func(uint64) time.Duration { return tt.path }
+		p := packetOf(ours(0, 8000))
+		p.GSOOptions.Type, p.GSOOptions.MSS = 1, 1000
+		s := hdr.ParseSent(p, r.seed)
+		r.sent(p, &s, true)
+		p.DecRef()
+		r.wait(tt.path)
+		r.blocks(0, 1000, 8000)
+		r.wait(tt.path / 40)
+		dropped := 0
+		for range 20 {
+			if r.again(0) {
+				dropped++
+			}
+		}
+		if len(r.starts()) == 0 || dropped != tt.want {
+			t.Errorf("path of %v: %d sent from the link, %d of 20 of netstack's dropped, want %d",
+				tt.path, len(r.starts()), dropped, tt.want)
+		}
+		r.close()
+	}
+}
+
 // TestRepairOfShortPath: nothing is kept of a path shorter than keepFrom before SACK has told of a
 // gap.
 func TestRepairOfShortPath(t *testing.T) {
