@@ -132,7 +132,7 @@ func TestRepairSpares(t *testing.T) {
 }
 
 // TestRepairSparesFew: netstack counts how often it sends a segment, whether or not that leaves the
-// link, and gives the connection up at 15: few of its resends are dropped, and none on a short path.
+// link, and gives the connection up at 15: few resends are dropped, and none on a short path.
 func TestRepairSparesFew(t *testing.T) {
 	for _, tt := range []struct {
 		path time.Duration
