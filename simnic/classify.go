@@ -48,13 +48,13 @@ const sniffReceived, sniffSent = 0, 1
 
 // hasSniffers reports whether deliverToSniffers has anything to do.
 func (n *NIC) hasSniffers(direction int) bool {
-	return n.sniffers[direction].Load() != nil || len(n.steering.snapshot().sniff) != 0
+	return n.sniffers[direction].Load() != nil || len(n.steering.now.Load().sniff) != 0
 }
 
 // deliverToSniffers delivers copies of a frame to the sniffers of one direction and to the sniffer
 // rules.
 func (n *NIC) deliverToSniffers(b *rxBurst, direction int, f *frame.Frame) {
-	c, rules := n.sniffers[direction].Load(), n.steering.snapshot().sniff
+	c, rules := n.sniffers[direction].Load(), n.steering.now.Load().sniff
 	o := frameOrigin{owner: ownerSlice}
 	if direction == sniffReceived {
 		o.owner = ownerWire

@@ -109,7 +109,7 @@ func (n *NIC) forwardFrames(o frameOrigin, frames []frame.Frame, mine bool) {
 	b := n.getBurst()
 	defer n.putBurst(b)
 	b.out.mutable = mine
-	t := n.steering.snapshot()
+	t := n.steering.now.Load()
 	for i := range frames {
 		f := frames[i]
 		f.Waited = o.waited
@@ -144,7 +144,7 @@ func (n *NIC) offloadsTo(header []byte) frame.Offload {
 	switch {
 	case castOf(dst) != unicast:
 		return 0
-	case n.staysInside(dst, unicast, n.steering.snapshot()):
+	case n.staysInside(dst, unicast, n.steering.now.Load()):
 		return frame.OffloadCsum | frame.OffloadTSO4 | frame.OffloadTSO6 | frame.OffloadUSO
 	}
 	return n.wire.wireOffloads()
@@ -158,7 +158,7 @@ func (n *NIC) steerFrame(b *rxBurst, o frameOrigin, f *frame.Frame) (copies int)
 	matchKey(&b.p, f.Data, &b.key)
 	dst := macBits(f.Data)
 	kind := castOf(dst)
-	t := n.steering.snapshot()
+	t := n.steering.now.Load()
 	copies, trapped := n.walkTables(b, t.before, o, f, kind)
 	if trapped {
 		return copies

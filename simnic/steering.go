@@ -1,8 +1,8 @@
 package simnic
 
 import (
+	"cmp"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,13 +23,12 @@ const (
 // MaxPriority gives the highest priority of a flow rule; 0 comes first.
 const MaxPriority = 15
 
-// steering holds the flow tables. Frames read a snapshot without a lock; the first after a change
-// builds the next.
+// steering holds the flow tables. Frames read a snapshot without a lock; changes build the next.
 type steering struct {
 	nic   *NIC
 	mu    sync.Mutex
-	flows []*Flow                // in force, in order of creation
-	now   atomic.Pointer[tables] // nil: the rules have changed
+	flows []*Flow // in force, in order of creation
+	now   atomic.Pointer[tables]
 }
 
 // tables is a snapshot: never changed once published.
@@ -102,7 +101,7 @@ func (s *steering) addFlow(f *Flow) error {
 		}
 	}
 	s.flows = append(s.flows, f)
-	s.now.Store(nil)
+	s.publishSnapshot()
 	return nil
 }
 
@@ -144,51 +143,32 @@ func (s *steering) removeFlow(f *Flow) error {
 		return statusErrorf(StatusBadRes, "destroy flow rule")
 	}
 	s.flows = slices.Delete(s.flows, i, i+1)
-	s.now.Store(nil)
+	s.publishSnapshot()
 	if f.attr.TIR != nil {
 		f.attr.TIR.use.dropUser()
 	}
 	return nil
 }
 
-// snapshot returns the tables of the rules in force, which it builds if these have changed: of
-// thousands of changes without a frame in between once.
-func (s *steering) snapshot() *tables {
-	if t := s.now.Load(); t != nil {
-		return t
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.now.Load()
-	if t == nil {
-		t = buildTables(s.flows)
-		s.now.Store(t)
-	}
-	return t
-}
-
-// buildTables makes the tables of rules, in a time that grows with their number.
-func buildTables(flows []*Flow) *tables {
+// publishSnapshot builds the snapshot of the rules in force. Called with the lock held.
+func (s *steering) publishSnapshot() {
 	t := &tables{}
-	before, after, sniff := tableBuilder{}, tableBuilder{}, tableBuilder{}
-	macs := map[uint64]bool{}
-	for _, f := range flows {
+	for _, f := range s.flows {
 		a := &f.attr
-		if mac, ok := a.Match.exactDst(); ok {
-			macs[mac] = true
+		if mac, ok := a.Match.exactDst(); ok && !slices.Contains(t.macs, mac) {
+			t.macs = append(t.macs, mac)
 		}
 		switch order := a.tableOf(); {
 		case order < tableNetdev:
-			before.add(f, a.Match)
+			t.before = addRule(t.before, f, a.Match)
 		case order == tableSniffer:
-			sniff.add(f, Match{})
+			t.sniff = addRule(t.sniff, f, Match{})
 		default:
-			after.add(f, a.defaultMatch())
+			t.after = addRule(t.after, f, a.defaultMatch())
 		}
 	}
-	t.before, t.after, t.sniff = before.tables(), after.tables(), sniff.tables()
-	t.macs = slices.Sorted(maps.Keys(macs))
-	return t
+	slices.Sort(t.macs)
+	s.now.Store(t)
 }
 
 // defaultMatch returns the match of a default rule.
@@ -200,54 +180,38 @@ func (a *FlowAttr) defaultMatch() Match {
 	return m
 }
 
-// tableBuilder collects the rules of tables, by their order.
-type tableBuilder map[int]*entriesByMask
-
-// entriesByMask holds the entries of a table: masks in order of their first appearance.
-type entriesByMask struct {
-	masks   []Match // of each the mask only
-	of      map[Match][]*entry
-	byMatch map[Match]*entry
-}
-
-// add adds a rule: to the entry with the same match, else after the last entry with the same mask,
-// else at the end.
-func (b tableBuilder) add(f *Flow, m Match) {
+// addRule adds a rule: to the entry with the same match, else after the last entry with the same
+// mask, else at the end.
+func addRule(ts []table, f *Flow, m Match) []table {
 	a := &f.attr
-	t := b[a.tableOf()]
-	if t == nil {
-		t = &entriesByMask{of: map[Match][]*entry{}, byMatch: map[Match]*entry{}}
-		b[a.tableOf()] = t
+	i, found := slices.BinarySearchFunc(ts, a.tableOf(),
+		func(t table, order int) int { return cmp.Compare(t.order, order) })
+	if !found {
+		ts = slices.Insert(ts, i, table{order: a.tableOf()})
 	}
-	e := t.byMatch[m]
-	if e == nil {
-		e = &entry{match: m, tag: f.tag, drop: a.Drop, dontTrap: a.DontTrap}
-		t.byMatch[m] = e
-		mask := Match{Mask: m.Mask}
-		if t.of[mask] == nil {
-			t.masks = append(t.masks, mask)
-		}
-		t.of[mask] = append(t.of[mask], e)
-	}
-	if a.TIR != nil && !slices.Contains(e.tirs, a.TIR) {
-		e.tirs = append(e.tirs, a.TIR)
-	}
-	e.miss = e.miss || a.Miss
-	e.countInto(a.Count)
-}
-
-// tables returns the tables in their order.
-func (b tableBuilder) tables() (all []table) {
-	for _, order := range slices.Sorted(maps.Keys(b)) {
-		t := table{order: order}
-		for _, mask := range b[order].masks {
-			for _, e := range b[order].of[mask] {
-				t.entries = append(t.entries, *e)
+	t := &ts[i]
+	at := len(t.entries)
+	for j := range t.entries {
+		e := &t.entries[j]
+		if e.match == m {
+			if a.TIR != nil && !slices.Contains(e.tirs, a.TIR) {
+				e.tirs = append(e.tirs, a.TIR)
 			}
+			e.miss = e.miss || a.Miss
+			e.countInto(a.Count)
+			return ts
 		}
-		all = append(all, t)
+		if e.match.Mask == m.Mask {
+			at = j + 1
+		}
 	}
-	return all
+	e := entry{match: m, tag: f.tag, drop: a.Drop, dontTrap: a.DontTrap, miss: a.Miss}
+	if a.TIR != nil {
+		e.tirs = []*TIR{a.TIR}
+	}
+	e.countInto(a.Count)
+	t.entries = slices.Insert(t.entries, at, e)
+	return ts
 }
 
 // countInto makes the entry also count into c.

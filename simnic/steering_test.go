@@ -356,24 +356,3 @@ func TestClassifier(t *testing.T) {
 		t.Error("the netdev port is not back")
 	}
 }
-
-// TestRulesAreBuiltOnce: the tables of thousands of rules are built for the first frame, not for
-// each rule, so that a server with thousands of listeners opens them in linear time.
-func TestRulesAreBuiltOnce(t *testing.T) {
-	w := newWorld(t, Config{})
-	a := w.sink(1)
-	for i := range 2000 {
-		w.flow(FlowAttr{TIR: a.tir,
-			Match: dstMatch([6]byte{2, 0, 0, 1, byte(i >> 8), byte(i)}, macExact)})
-		if w.nic.steering.now.Load() != nil {
-			t.Fatalf("rule %d: the tables are built", i)
-		}
-	}
-	first := w.nic.steering.snapshot()
-	if again := w.nic.steering.snapshot(); again != first {
-		t.Error("built again without a change")
-	}
-	if n := len(first.before[0].entries) + len(first.macs); n != 4000 {
-		t.Errorf("%d entries and MACs, want 2000 each", n)
-	}
-}
