@@ -106,6 +106,25 @@ func testCutInPlace(t *testing.T, name string, v6, udp bool, tags, n int,
 	}
 }
 
+// TestCutIntoResetQueue: a frame that was steered before its queue was reset does not look at the
+// queue's memory, which may be gone.
+func TestCutIntoResetQueue(t *testing.T) {
+	r := cutRig(t, false, false, false, nil,
+		func(_ int, lkey uint32) (uint32, int) { return lkey, 2048 }, 4)
+	r.rq.mu.Lock()
+	r.rq.state, r.rq.attr.Record = StateReset, nil
+	r.rq.mu.Unlock()
+	header, _, l4 := simtest.Header(false, false, 0, 1000)
+	copy(header, macTwo[:])
+	before := r.nic.Counters()
+	r.wire.recv([]frame.Frame{{Data: append(header, make([]byte, 1000)...), NeedsCsum: true,
+		CsumStart: uint16(l4), CsumOffset: 16, GSO: frame.GSOTCPv4, HdrLen: uint16(len(header)),
+		MSS: 500}})
+	if r.nic.Counters() == before {
+		t.Error("the frame was counted nowhere")
+	}
+}
+
 func gsoOf(v6, udp bool) frame.GSO {
 	switch {
 	case udp:
