@@ -423,10 +423,8 @@ func (n *NIC) deliverSegments(b *rxBurst, rq *RQ, f *frame.Frame) bool {
 // the packet before holds for one of the same length, as b.p.end says.
 func (rq *RQ) deliverSegment(b *rxBurst, g *frame.Segment, hdr int, piece []byte, sum uint16) bool {
 	n := hdr + len(piece)
-	if !rq.copiesUnchanged(b) || b.packet.padded && n < frame.MinFrame {
-		return false // the memory of a queue that is not ready may be gone
-	}
-	if posted := int(rq.postedWQEs()); posted == 0 || posted > 1<<rq.attr.LogSize {
+	if !rq.copiesUnchanged(b) || b.packet.padded && n < frame.MinFrame ||
+		rq.postedWQEs()-1 >= 1<<rq.attr.LogSize { // 0 wraps; a ready queue's only
 		return false
 	}
 	w := rq.loadWQE()
