@@ -566,6 +566,9 @@ func TestFileOfUDP(t *testing.T) {
 func TestDontFragment(t *testing.T) {
 	server, client := stacktest.Pair(t)
 	p := programOn(server, nil)
+	peer, err := client.ListenUDP("udp4", &net.UDPAddr{Port: 9}) // else it answers by ICMP errors
+	mustBeNil(t, err)
+	defer peer.Close()
 	s, _, err := p.Open(t.Context(), "udp4", nil, &net.UDPAddr{
 		IP: client.Addrs()[0].Addr().AsSlice(), Port: 9}, nil)
 	mustBeNil(t, err)

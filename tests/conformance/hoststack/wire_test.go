@@ -138,7 +138,7 @@ func wiredStack(t *testing.T) *wired {
 		NIC: dv.NIC{Model: dv.Model{
 			Kernel: simkernel.Opener(nic),
 			Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
-		}, MAC: w.mac},
+		}, MAC: w.mac, RxQueues: 1, TxQueues: 1}, // [wired.answers] relies on the order of frames
 		Addresses: []netip.Prefix{netip.PrefixFrom(wireHost4, 24),
 			netip.PrefixFrom(wireHost6, 64)},
 		Addressing: stack.AddressOptions{DuplicateDetection: -1, NoAnnounce: true}})
