@@ -47,10 +47,9 @@ func Example() {
 }
 
 func on(port *netpair.Port, address string) *stack.Stack {
-	st,
-		err := stack.New(port,
+	st, err := stack.New(port,
 		stack.Config{Addresses: []netip.Prefix{netip.MustParsePrefix(address)},
-			DuplicateDetection: -1})
+			Addressing: stack.AddressOptions{DuplicateDetection: -1}})
 	check(err)
 	return st
 }
