@@ -48,7 +48,7 @@ func (m *deviceMemory) nextRecord() *mmio.Region {
 	return r
 }
 
-// sendMemory is memory of a caller's that the NIC may read; the zero value is none.
+// sendMemory holds memory of a caller's that the NIC may read; the zero value is none.
 type sendMemory struct {
 	mem  *mmio.Region
 	lkey uint32

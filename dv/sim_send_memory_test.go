@@ -19,7 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 )
 
-// lent is memory for WithSendMemory, mapped as long as the test runs.
+// lent returns memory for WithSendMemory, mapped as long as the test runs.
 func lent(t *testing.T, size int) []byte {
 	t.Helper()
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
@@ -31,7 +31,7 @@ func lent(t *testing.T, size int) []byte {
 	return b
 }
 
-// lending is a Config that lends b.
+// lending returns a Config that lends b.
 func lending(b []byte) dv.Config {
 	return dv.Config{}.WithSendMemory(func(n int) ([]byte, error) {
 		return b[:min(n, len(b))], nil
@@ -43,7 +43,7 @@ type holder struct{ refs atomic.Int32 }
 
 func (h *holder) DecRef() { h.refs.Add(-1) }
 
-// lendingPacket is a packet of 30,000 bytes of payload at several places of b, and all of its
+// lendingPacket returns a packet of 30,000 bytes of payload at several places of b, and all of its
 // bytes.
 func lendingPacket(b []byte, h dv.Holder) (p *dv.TxPacket, all []byte, header int) {
 	const payload = 30000

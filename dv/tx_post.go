@@ -365,7 +365,7 @@ func (q *TxQueue) checkLSO(p *TxPacket, header, payload int) error {
 // closed by Flush, by a descriptor of any other kind, by other flags, and when
 // it is full. It never runs over the end of the ring: there it ends.
 
-// mpw is the descriptor that is open, starting at block count TxQueue.last.
+// mpw describes the descriptor that is open, starting at block count TxQueue.last.
 type mpw struct {
 	ds    uint32 // its length so far in 16-byte units; 0: none is open
 	limit uint32 // how long it can get: 0 if none is open
@@ -494,7 +494,7 @@ func (q *TxQueue) Check() (again bool) {
 	return !q.signals.isStopped() && (q.pc != q.cc || q.recovery.unlogged > 0)
 }
 
-// showEvery is after how many completions Reap shows the counters: that costs three times as much
+// showEvery says after how many completions Reap shows the counters: that costs three times as much
 // as to consume one.
 const showEvery = 16
 

@@ -151,7 +151,7 @@ type mark struct {
 	packets    uint64 // posted in the queue's life, this WQE included
 }
 
-// inFlightFrame is a frame the NIC reads from, until the WQE that ends at block count
+// inFlightFrame holds a frame the NIC reads from, until the WQE that ends at block count
 // end is completed.
 type inFlightFrame struct {
 	end   uint32

@@ -139,7 +139,7 @@ func (k *MKey) keySpan(pd uint32, addr uint64, n int) (off uint64, ok, mine bool
 	return off, true, true
 }
 
-// keyHold is the memory key a queue used last, locked against destruction until
+// keyHold holds the memory key a queue used last, locked against destruction until
 // released, so that many descriptors cost one look-up.
 type keyHold struct{ key *MKey }
 

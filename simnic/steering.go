@@ -237,7 +237,7 @@ func (t *tables) requiresMAC(mac uint64) bool {
 	return ok
 }
 
-// FlowType is the position of a rule in the order of tables.
+// FlowType gives the position of a rule in the order of tables.
 type FlowType uint8
 
 // Flow types, in the numbers of verbs (IB_FLOW_ATTR_*).

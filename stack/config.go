@@ -226,7 +226,7 @@ type AddressOptions struct {
 	NoAnnounce bool
 }
 
-// Dynamic is a set of protocols that give addresses.
+// Dynamic names a set of protocols that give addresses.
 type Dynamic uint8
 
 // The protocols that give addresses.

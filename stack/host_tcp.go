@@ -220,7 +220,7 @@ func (h *host) conns() (all []Socket) {
 	return all
 }
 
-// kernelConn is both ends of a connection of the kernel.
+// kernelConn holds both ends of a connection of the kernel.
 type kernelConn struct{ local, remote netip.AddrPort }
 
 // serves says whether a connection of the kernel is one that it has accepted for us. mu is held.

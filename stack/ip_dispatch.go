@@ -266,14 +266,14 @@ func wrapProtocol[Whole gstack.NetworkProtocol](factory gstack.NetworkProtocolFa
 	}
 }
 
-// ipv4Whole is what netstack wants of the IPv4 protocol.
+// ipv4Whole lists what netstack wants of the IPv4 protocol.
 type ipv4Whole interface {
 	gstack.NetworkProtocol
 	gstack.MulticastForwardingNetworkProtocol
 	gstack.RejectIPv4WithHandler
 }
 
-// ipv4Watched is netstack's IPv4, with joins noted.
+// ipv4Watched wraps netstack's IPv4, with joins noted.
 type ipv4Watched struct {
 	ipv4Whole
 	layer ipLayer
@@ -296,7 +296,7 @@ func (p ipv4Watched) NewEndpoint(nic gstack.NetworkInterface,
 	return ep
 }
 
-// ipv4Host is what netstack wants of an IPv4 endpoint.
+// ipv4Host lists what netstack wants of an IPv4 endpoint.
 type ipv4Host interface {
 	gstack.NetworkEndpoint
 	gstack.AddressableEndpoint
@@ -363,14 +363,14 @@ func (e *ipv6Endpoint) RemovePermanentAddress(a tcpip.Address) tcpip.Error {
 	return e.ipv6Host.RemovePermanentAddress(a)
 }
 
-// ipv6Whole is what netstack wants of the IPv6 protocol.
+// ipv6Whole lists what netstack wants of the IPv6 protocol.
 type ipv6Whole interface {
 	gstack.NetworkProtocol
 	gstack.MulticastForwardingNetworkProtocol
 	gstack.RejectIPv6WithHandler
 }
 
-// ipv6Watched is netstack's IPv6, with neighbour discovery inspected.
+// ipv6Watched wraps netstack's IPv6, with neighbour discovery inspected.
 type ipv6Watched struct {
 	ipv6Whole
 	layer ipLayer
@@ -393,7 +393,7 @@ func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
 	return ep
 }
 
-// ipv6Host is what netstack wants of an IPv6 endpoint.
+// ipv6Host lists what netstack wants of an IPv6 endpoint.
 type ipv6Host interface {
 	gstack.NetworkEndpoint
 	gstack.AddressableEndpoint
@@ -431,7 +431,7 @@ func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	e.ipv6Host.HandlePacket(pkt)
 }
 
-// arpProtocol is netstack's ARP, with its packets inspected.
+// arpProtocol wraps netstack's ARP, with its packets inspected.
 type arpProtocol struct {
 	gstack.NetworkProtocol
 	layer ipLayer

@@ -107,7 +107,7 @@ func (s *stream) resultAfter(d time.Duration) streamResult {
 	}
 }
 
-// cpuTimes is the processor time this process has used.
+// cpuTimes gives the processor time this process has used.
 type cpuTimes struct{ user, system time.Duration }
 
 func readCPU() cpuTimes {

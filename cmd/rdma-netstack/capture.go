@@ -141,7 +141,7 @@ type keepOpen struct{ io.Writer }
 
 func (keepOpen) Close() error { return nil }
 
-// captureFile is one or several files of a capture. The zero value with a name is ready.
+// captureFile writes one or several files of a capture. The zero value with a name is ready.
 type captureFile struct {
 	name  string
 	limit int64 // bytes; 0: one file
@@ -153,7 +153,7 @@ type captureFile struct {
 	number int // of the file
 }
 
-// captureCounts are frames.
+// captureCounts counts frames.
 type captureCounts struct{ frames, lost uint64 }
 
 // copy writes the blocks of from, whole ones, and counts them.
@@ -243,7 +243,7 @@ func (c *captureFile) close() error {
 // Wireshark runs the programs in its extcap directory to list interfaces and to capture from them
 // (doc/extcap.adoc of Wireshark): here the running servers, one interface each.
 
-// extcapPrefix is in front of the process id in the name of an interface.
+// extcapPrefix stands before the process id in the name of an interface.
 const extcapPrefix = "rdma-netstack-"
 
 // extcapOptions says what Wireshark's dialogue for an interface offers.

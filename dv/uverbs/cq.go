@@ -166,7 +166,7 @@ func (cq *CQ) Close() error {
 		in: DestroyCQReq{CQHandle: cq.handle}, out: &DestroyCQResp{}})
 }
 
-// CompChannel is a completion channel: a descriptor on which the kernel sends an event when an
+// CompChannel wraps a completion channel, a descriptor on which the kernel sends an event when an
 // armed completion queue gets a completion. It may serve several queues; one channel per worker
 // wakes exactly one goroutine.
 type CompChannel struct {

@@ -391,7 +391,7 @@ func openFake(t testing.TB, o Options) (*fakeKernel, *Context) {
 	return k, c
 }
 
-// fakePages is the page size of the fake kernel: not the one of the machine that tests run on.
+// fakePages gives the page size of the fake kernel: not the one of the machine that tests run on.
 const fakePages = 4096
 
 // region returns n bytes of ring memory.

@@ -213,7 +213,7 @@ func UseSendMemory() error {
 	return err
 }
 
-// SendMemory is for [dv.Config.WithSendMemory]: it returns that arena, at most so many bytes of it,
+// SendMemory serves [dv.Config.WithSendMemory]: it returns that arena, at most so many bytes of it,
 // after UseSendMemory.
 func SendMemory(bytes int) ([]byte, error) { return chunkmem.Memory(sendMemoryBytes, bytes) }
 

@@ -310,7 +310,7 @@ func (n *node) newEventFile(name string) (*eventFile, unix.Errno) {
 	return &eventFile{queue: q, fd: firstQueue + len(n.queues.all) - 1}, 0
 }
 
-// eventQueues are the event queues of a node, by number.
+// eventQueues holds the event queues of a node, by number.
 type eventQueues struct {
 	mu  sync.Mutex
 	all []*eventQueue // guarded by mu

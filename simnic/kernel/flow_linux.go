@@ -256,7 +256,7 @@ func (r *rule) readFilter(kind uint32, b []byte) unix.Errno {
 	return 0
 }
 
-// enotsupp is ENOTSUPP of include/linux/errno.h, which older drivers return to user space.
+// enotsupp equals ENOTSUPP of include/linux/errno.h, which older drivers return to user space.
 const enotsupp unix.Errno = 524
 
 // translate turns the specifications into the hardware's match (is_valid_attr, parse_flow_attr in
@@ -420,7 +420,7 @@ const (
 	tableTypeRX    = 0   // MLX5_IB_UAPI_FLOW_TABLE_TYPE_NIC_RX
 )
 
-// matcher is a flow matcher (struct mlx5_ib_flow_matcher).
+// matcher describes a flow matcher (struct mlx5_ib_flow_matcher).
 type matcher struct {
 	kind     simnic.FlowType // in the numbers of enum mlx5_ib_flow_type: 0 is normal
 	priority uint16
@@ -487,7 +487,7 @@ func createMatcher(c *call) unix.Errno {
 	})
 }
 
-// namespace is mlx5_ib_matcher_ns: which tables the matcher is for.
+// namespace names mlx5_ib_matcher_ns: which tables the matcher is for.
 func (m *matcher) namespace(c *call) unix.Errno {
 	table := c.inputAttr(uverbs.AttrFlowMatcherTable)
 	flags, errno := c.flagsAttr(uverbs.AttrFlowMatcherFlags, uint64(uverbs.FlowFlagEgress))
@@ -551,7 +551,7 @@ func createRawFlow(c *call) unix.Errno {
 	})
 }
 
-// rawDestination is get_dests for received frames.
+// rawDestination follows get_dests for received frames.
 func (c *call) rawDestination() (a simnic.FlowAttr, target *uobject, errno unix.Errno) {
 	flags, errno := c.flagsAttr(uverbs.AttrRawFlowFlags,
 		uint64(uverbs.RawFlowDefaultMiss|uverbs.RawFlowDrop))

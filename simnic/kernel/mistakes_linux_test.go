@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unmapped is the address of the second page, which nobody maps.
+// unmapped gives the address of the second page, which nobody maps.
 var unmapped = uint64(os.Getpagesize())
 
 // orders are, for each command, its possible mistakes in the order in which linux 6.12 checks them

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fourKiB is the size of pages that the numbers of some tests are for.
+// fourKiB gives the size of pages that the numbers of some tests are for.
 const fourKiB = 4096
 
 // Doorbell registers: the number for each queue pair, the offsets of pages.

@@ -424,7 +424,7 @@ func (s *session) sendUp() error {
 // is wrong by more than one part in stampSlack shows.
 const stampGap, stampSlack = 20 * time.Millisecond, 50
 
-// stamped is a frame's time stamp, and when it was taken by the system's clock: after one moment
+// stamped holds a frame's time stamp, and when it was taken by the system's clock: after one moment
 // and before another.
 type stamped struct {
 	ticks         uint64

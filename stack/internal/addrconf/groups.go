@@ -16,7 +16,7 @@ import (
 // included. Netstack tells its links nothing about groups, so its network endpoints are wrapped:
 // what changes is noted there, and told to the link without netstack's locks.
 
-// memberships is the groups that sockets have joined. The others follow from our addresses.
+// memberships holds the groups that sockets have joined. The others follow from our addresses.
 type memberships struct {
 	changed chan struct{} // capacity 1: groups or addresses have changed
 

@@ -33,7 +33,7 @@ func toSubnet(p netip.Prefix) (tcpip.Subnet, error) {
 	return tcpip.NewSubnet(a, tcpip.MaskFromBytes(mask))
 }
 
-// Host is the stack around a Manager. Its methods may be called from any goroutine.
+// Host gives a Manager the stack around it. Its methods may be called from any goroutine.
 type Host interface {
 	// Listen opens a UDP socket ("udp4", "udp6") on a port of every address.
 	Listen(network string, port int) (net.PacketConn, error)
@@ -113,7 +113,7 @@ func (s *Manager) Stats() Stats {
 // Sources chooses what packets leave from.
 func (s *Manager) Sources() *Sources { return &s.sources }
 
-// RouterEvents is told by netstack what routers advertise.
+// RouterEvents learns from netstack what routers advertise.
 func (s *Manager) RouterEvents() ipv6.NDPDispatcher { return s.raEvents }
 
 // Resolvers returns those that the network has given.
@@ -257,7 +257,7 @@ func (s *Manager) Broadcast(packet []byte) error {
 // UseMTU implements dhcp.Host.
 func (s *Manager) UseMTU(mtu uint16) { s.host.UseMTU(mtu) }
 
-// unanswered is why there is no address, with what helps.
+// unanswered says why there is no address, with what helps.
 func (s *Manager) unanswered() error {
 	if !s.host.LinkUp() {
 		return errors.New("the port's link is down")

@@ -21,7 +21,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
-// Host is configured by what servers give. Its methods may be called from any goroutine.
+// Host takes what servers give. Its methods may be called from any goroutine.
 type Host interface {
 	// HardwareAddr returns the link's address; empty: it has none.
 	HardwareAddr() net.HardwareAddr
@@ -312,7 +312,7 @@ func read[M any](ctx context.Context, conn net.PacketConn, parse func([]byte) *M
 	return nil
 }
 
-// wakeReason is what ended the wait of a DHCP client.
+// wakeReason says what ended the wait of a DHCP client.
 type wakeReason int
 
 const (
@@ -356,7 +356,7 @@ func (c *Clients) pause(ctx context.Context, d time.Duration) bool {
 	return c.env.Clock.Sleep(ctx, d) == nil
 }
 
-// schedule is how long the answer to a message is waited for, given how long the one before was.
+// schedule says how long the answer to a message is waited for, given how long the one before was.
 type schedule func(last time.Duration) time.Duration
 
 // doubling waits first, then twice as long each time up to most.
@@ -396,7 +396,7 @@ func (c *Clients) duid() dhcpv6.DUID {
 		LinkLayerAddr: c.host.HardwareAddr()}
 }
 
-// linkUpWaiters are the channels to notify when the link is up again.
+// linkUpWaiters holds the channels to notify when the link is up again.
 type linkUpWaiters struct {
 	mu      sync.Mutex
 	waiters []chan struct{} // guarded by mu

@@ -59,7 +59,7 @@ var errBadLease = errors.New("no lease")
 // dhcp4 implements protocol for DHCPv4.
 type dhcp4 struct{ *client }
 
-// offer is DISCOVER, OFFER, REQUEST, ACK.
+// offer goes through DISCOVER, OFFER, REQUEST, ACK.
 func (d *dhcp4) offer(ctx context.Context) (*lease, error) {
 	discover, err := dhcpv4.NewDiscovery(d.host.HardwareAddr(), d.newXID4(),
 		dhcpv4.WithBroadcast(true),

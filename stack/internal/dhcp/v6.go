@@ -45,7 +45,7 @@ func (d *dhcp6) servers() *net.UDPAddr {
 	return &net.UDPAddr{IP: net.ParseIP(dhcp6Servers), Port: dhcp6ServerPort, Zone: d.env.Name}
 }
 
-// offer is SOLICIT, ADVERTISE, REQUEST, REPLY.
+// offer goes through SOLICIT, ADVERTISE, REQUEST, REPLY.
 func (d *dhcp6) offer(ctx context.Context) (*lease, error) {
 	solicit, err := dhcpv6.NewSolicit(d.host.HardwareAddr(), dhcpv6.WithClientID(d.duid()))
 	if err != nil {
@@ -219,7 +219,7 @@ func (c *Clients) RefreshInfo() {
 	}
 }
 
-// inform is INFORMATION-REQUEST, REPLY.
+// inform goes through INFORMATION-REQUEST, REPLY.
 func (d *dhcp6) inform() (*dhcpv6.Message, error) {
 	m := d.renumber6(&dhcpv6.Message{MessageType: dhcpv6.MessageTypeInformationRequest})
 	m.AddOption(dhcpv6.OptRequestedOption(dhcpv6.OptionDNSRecursiveNameServer,

@@ -38,7 +38,7 @@ type Stats struct {
 	Err           error  // why there is no arena, though one was asked for
 }
 
-// arena is memory in pieces.
+// arena gives out memory in pieces.
 type arena struct {
 	mem   *mmio.Region
 	count int

@@ -20,13 +20,13 @@ import (
 //go:linkname pools gvisor.dev/gvisor/pkg/buffer.chunkPools
 var pools [largest + 1]sync.Pool
 
-// largest is the pool of chunks of 64 KiB.
+// largest numbers the pool of chunks of 64 KiB.
 const largest = 10
 
 // bufferPackage begins the names of package buffer's functions.
 const bufferPackage = "gvisor.dev/gvisor/pkg/buffer."
 
-// pool is a pool of package buffer's that has been looked at.
+// pool describes a pool of package buffer's that has been looked at.
 type pool struct {
 	pool *sync.Pool
 	layout

@@ -70,10 +70,10 @@ type repair struct {
 	probed   uint32 // the end of what was in flight at the last probe
 }
 
-// span is a range of sequence numbers.
+// span describes a range of sequence numbers.
 type span struct{ seq, end uint32 }
 
-// again describes what was sent again: when, as the how manieth, and the end of the flow then.
+// again describes what was sent again: when, with which number, and the end of the flow then.
 type again struct {
 	span
 	at     tcpip.MonotonicTime
