@@ -112,6 +112,7 @@ func (s *sample) transfer(name string, l load) error {
 	m, err := s.measured(l, name, "bytes", 1e9)
 	if err == nil {
 		s.out[name] = m["rate"]
+		s.packets(name, m["bytes"]/1e6)
 	}
 	return err
 }

@@ -113,6 +113,7 @@ func (c *quantities) flow(key, title string) {
 	c.add(key, title, "MB/s", 0, false, true)
 	c.add(key+" own", title+": CPU without NIC", "s/GB", 2, true, false)
 	c.add(key+" cpu", title+": CPU", "s/GB", 2, true, false)
+	c.packets(key, title, "MB")
 }
 
 func (c *quantities) bulk() {
