@@ -183,6 +183,9 @@ func printHelp(cmd *cobra.Command, w io.Writer) {
 	}
 }
 
+// goFlagsPlace annotates commands that have flags of the go command: it says where those are given.
+const goFlagsPlace = "go flags"
+
 // flagError rewords the errors of package pflag: one clause that says what to write.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
@@ -206,6 +209,9 @@ func flagError(cmd *cobra.Command, err error) error {
 			err = fmt.Errorf("unknown flag -%s: write --%s", letters, letters)
 		default:
 			err = fmt.Errorf("unknown flag -%s", name)
+		}
+		if where := cmd.Annotations[goFlagsPlace]; where != "" && letters != "" {
+			err = fmt.Errorf("unknown flag -%s: %s", letters, where)
 		}
 	}
 	return usageError{err}

@@ -34,14 +34,15 @@ func buildCommand(out streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "build [flags] PACKAGE [-- FLAGS OF go build]",
 		Short: "build a Go program, unmodified, for a slice",
 		Long: `Builds a Go program, whose source is not touched, so that its TCP and UDP sockets can be a slice's.
-PACKAGE is a main package, such as ./cmd/server, or one of another module with its version, such as
-example.org/server/cmd/server@v1.2.3. The standard library's package net, of your own Go, gets a
-few lines at the start of functions by go build -overlay; neither it nor go.mod is written.` +
+PACKAGE is a main package, such as ./cmd/server, or its Go files, or one of another module with its
+version, such as example.org/server/cmd/server@v1.2.3. The standard library's package net, of your
+own Go, gets a few lines at the start of functions by go build -overlay; neither it nor go.mod is
+written.` +
 			unmodifiedLong,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			words, f.goFlags = splitAtDashes(cmd, words)
 			return f.build(cmd.Context(), words, out)
-		}}
+		}, Annotations: map[string]string{goFlagsPlace: "flags of go build come after --"}}
 	addFlags(cmd, "Flags", opt("o,output", "FILE", &f.output, "the program (default the last word "+
 		"of the package's path)"))
 	f.addTo(cmd)
@@ -56,7 +57,7 @@ func runCommand(out streams) *cobra.Command {
 GOFLAGS.` + unmodifiedLong,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			return f.run(cmd.Context(), words, out)
-		}}
+		}, Annotations: map[string]string{goFlagsPlace: "flags of go build are those in GOFLAGS"}}
 	f.addTo(cmd)
 	cmd.Flags().SetInterspersed(false) // the others are the program's
 	return cmd
@@ -72,7 +73,7 @@ a slice's where the environment says so. Warns of what goes round package net, a
 		RunE: func(cmd *cobra.Command, words []string) error {
 			words, f.goFlags = splitAtDashes(cmd, words)
 			return f.test(cmd.Context(), words, out)
-		}}
+		}, Annotations: map[string]string{goFlagsPlace: "flags of go test come after --"}}
 	f.addTo(cmd)
 	return cmd
 }
@@ -270,16 +271,18 @@ func (f *programFlags) buildTo(ctx context.Context, plan *overlay.Plan, to strin
 	return os.Rename(fresh, to)
 }
 
-// onePackage wants one word.
+// onePackage wants one word, or the names of Go files.
 func onePackage(words []string) error {
-	switch len(words) {
-	case 0:
+	if len(words) == 0 {
 		return usageError{errors.New("PACKAGE is missing: a main package, such as ./cmd/server")}
-	case 1:
-		return nil
 	}
-	return usageError{fmt.Errorf("unexpected argument %q: flags of go build come after --",
-		words[1])}
+	for _, word := range words[1:] {
+		if !strings.HasSuffix(word, ".go") || !strings.HasSuffix(words[0], ".go") {
+			return usageError{fmt.Errorf("unexpected argument %q: name one main package, or its "+
+				"files; flags of go build come after --", word)}
+		}
+	}
+	return nil
 }
 
 // programName returns the name that go build would choose.
@@ -288,7 +291,7 @@ func programName(pkg string) string {
 	if abs, err := filepath.Abs(pkg); err == nil && strings.HasPrefix(pkg, ".") {
 		pkg = abs
 	}
-	return filepath.Base(pkg)
+	return strings.TrimSuffix(filepath.Base(pkg), ".go")
 }
 
 func (f *programFlags) run(ctx context.Context, words []string, out streams) error {
@@ -298,7 +301,11 @@ func (f *programFlags) run(ctx context.Context, words []string, out streams) err
 	if _, err := f.kinds(); err != nil {
 		return err
 	}
-	plan, err := f.prepare(ctx, words[:1], false, out)
+	n := 1 // names of files come first, as of go run
+	for n < len(words) && strings.HasSuffix(words[0], ".go") && strings.HasSuffix(words[n], ".go") {
+		n++
+	}
+	plan, err := f.prepare(ctx, words[:n], false, out)
 	if err != nil {
 		return err
 	}
@@ -314,7 +321,7 @@ func (f *programFlags) run(ctx context.Context, words []string, out streams) err
 	if err := f.buildTo(ctx, plan, to, out); err != nil {
 		return err
 	}
-	cmd := exec.Command(to, words[1:]...)
+	cmd := exec.Command(to, words[n:]...)
 	cmd.Stdin = os.Stdin
 	cmd.Stdout, cmd.Stderr = out.stdout, out.stderr
 	if f, ok := out.stdout.to.(*os.File); ok {

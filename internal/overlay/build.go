@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/version"
 	"os"
 	"os/exec"
 	"path"
@@ -50,6 +51,8 @@ type Plan struct {
 	// Raised are modules that the program gets in a higher version than by go build.
 	Raised []string
 
+	// added names our file among named files, which go build takes no others with.
+	added    string
 	tool     *goTool
 	plain    *goTool // without the workspace of ours
 	flags    []string
@@ -94,7 +97,22 @@ func Prepare(ctx context.Context, o Options) (*Plan, error) {
 	}
 	plan.flags = append([]string{"-overlay", overlay}, o.Flags...)
 	plan.Packages = append([]string{b.Package}, o.Patterns...)
+	if packages[0].ImportPath == namedFiles {
+		dir, _ := filepath.Split(b.Package) // as it is named, which go build compares
+		plan.added = dir + b.seamFile()
+	}
 	return plan, b.compareModules(ctx, plan, packages)
+}
+
+// namedFiles is what go list calls the package of files that are named.
+const namedFiles = "command-line-arguments"
+
+// seamFile returns the name of the file that is added to the program.
+func (b *builder) seamFile() string {
+	if b.Test {
+		return testSeamFile
+	}
+	return SeamFile
 }
 
 // builder holds the state of one Prepare.
@@ -113,7 +131,11 @@ func (b *builder) fetchVersion(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	if b.Test || pkg == "" || version == "" || strings.HasPrefix(pkg, ".") {
+	if b.Test {
+		return fmt.Errorf("%s: tests are those of packages of this module or workspace: leave out "+
+			"@%s, or run it in a checkout of that version", b.Package, version)
+	}
+	if pkg == "" || version == "" || strings.HasPrefix(pkg, ".") {
 		return fmt.Errorf("%s: want MODULE/PACKAGE@VERSION, such as example.org/server@latest",
 			b.Package)
 	}
@@ -146,6 +168,9 @@ func (b *builder) readEnvironment(ctx context.Context) (err error) {
 	if b.env, err = b.tool.readEnv(ctx); err != nil {
 		return err
 	}
+	if err := b.raiseToolchain(ctx); err != nil {
+		return err
+	}
 	e := &b.env
 	flags, err := checkFlags(e.GOFLAGS, b.Flags)
 	if err != nil {
@@ -155,6 +180,9 @@ func (b *builder) readEnvironment(ctx context.Context) (err error) {
 	switch {
 	case e.GOOS != "linux":
 		return fmt.Errorf("GOOS is %s: a slice is of a Linux host; set GOOS=linux", e.GOOS)
+	case e.GOARCH != "amd64" && e.GOARCH != "arm64":
+		return fmt.Errorf("GOARCH is %s: a slice is of a host of amd64 or arm64; set GOARCH to "+
+			"one of them", e.GOARCH)
 	case e.GOMOD == "" || e.GOMOD == os.DevNull:
 		dir, err := filepath.Abs(b.tool.dir)
 		return errors.Join(fmt.Errorf("%s is in no module: there is no go.mod there or above; run "+
@@ -166,6 +194,33 @@ func (b *builder) readEnvironment(ctx context.Context) (err error) {
 	sum := sha256.Sum256([]byte(e.GOMOD + "\n" + e.GOWORK + "\n" + e.GOVERSION + "\n" + e.GOARCH))
 	b.at = filepath.Join(b.Cache, "build", fmt.Sprintf("%x", sum[:6]))
 	return b.tool.useCopyOfGOROOT(e, b.Cache)
+}
+
+// raiseToolchain has the Go release build that rdma-netstack's own go.mod asks for, where the
+// program's is older.
+func (b *builder) raiseToolchain(ctx context.Context) error {
+	text, err := os.ReadFile(filepath.Join(b.Source, "go.mod"))
+	if err != nil {
+		return fmt.Errorf("%s is not the source of %s: %w", b.Source, Module, err)
+	}
+	var wanted string
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(line, "go "); ok {
+			wanted = "go" + strings.TrimSpace(v)
+		}
+	}
+	is := "go" + releaseOf(b.env.GOVERSION)
+	if wanted == "" || version.Compare(is, wanted) >= 0 {
+		return nil
+	}
+	if choice := b.env.GOTOOLCHAIN; choice != "auto" && !strings.HasSuffix(choice, "+auto") {
+		return fmt.Errorf("%s is older than the %s that rdma-netstack is built by, and "+
+			"GOTOOLCHAIN=%s lets it take no other: install that, or set GOTOOLCHAIN=auto", is,
+			wanted, choice)
+	}
+	b.tool.env = append(b.tool.env, "GOTOOLCHAIN="+wanted)
+	b.env, err = b.tool.readEnv(ctx)
+	return err
 }
 
 // listPlain lists the program's packages as go build has them.
@@ -391,7 +446,11 @@ func (b *builder) compareModules(ctx context.Context, plan *Plan, named []listed
 		before[module] = version
 	}
 	args = append(args, "-overlay", filepath.Join(b.at, "overlay.json"))
-	now, err := listPackages(ctx, b.tool, slices.Concat(args, plan.Packages)...)
+	args = append(args, plan.Packages...)
+	if plan.added != "" {
+		args = append(args, plan.added)
+	}
+	now, err := listPackages(ctx, b.tool, args...)
 	if err != nil {
 		return err
 	}
@@ -417,7 +476,11 @@ func (b *builder) compareModules(ctx context.Context, plan *Plan, named []listed
 
 // Cmd returns the go command that does verb, "build" or "test", with args before the packages.
 func (p *Plan) Cmd(ctx context.Context, verb string, args ...string) *exec.Cmd {
-	return p.tool.Cmd(ctx, slices.Concat([]string{verb}, p.flags, args, p.Packages)...)
+	words := slices.Concat([]string{verb}, p.flags, args, p.Packages)
+	if p.added != "" {
+		words = append(words, p.added)
+	}
+	return p.tool.Cmd(ctx, words...)
 }
 
 // WhoseFault says, after a build that failed, whether go build fails as well.
@@ -435,7 +498,7 @@ func (p *Plan) WhoseFault(ctx context.Context) error {
 }
 
 // Findings returns the uses of descriptors in the packages of the program, or with the name of what
-// was built those of functions that are in it.
+// was built those of functions that are in it. A program without our own is an error.
 func (p *Plan) Findings(binary string) ([]Finding, error) {
 	if binary == "" {
 		return p.findings, nil
@@ -443,6 +506,10 @@ func (p *Plan) Findings(binary string) ([]Finding, error) {
 	functions, err := linkedFunctions(binary)
 	if err != nil {
 		return nil, err
+	}
+	if !functions[Module+"/unmodified.FromEnvironment"] {
+		return nil, errors.New("what was built has only sockets of the kernel: that is a fault " +
+			"of rdma-netstack: report it with the command")
 	}
 	return slices.DeleteFunc(slices.Clone(p.findings), func(f Finding) bool {
 		return !f.isLinked(functions)

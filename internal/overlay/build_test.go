@@ -3,6 +3,7 @@ package overlay
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -48,6 +49,8 @@ func TestBadInput(t *testing.T) {
 		{"text that is not Go", map[string]string{"go.mod": module("1.22"),
 			"main.go": "package main\nfunc {\n"}, ".",
 			[]string{"not built by go build either", "main.go:2"}},
+		{"a file without main", map[string]string{"go.mod": module("1.22"), "m.go": "package m\n"},
+			"m.go", []string{"m.go is package m: name a main package"}},
 		{"a version of a folder", map[string]string{"go.mod": module("1.22")}, "./a@v1.0.0",
 			[]string{"want MODULE/PACKAGE@VERSION"}},
 	} {
@@ -96,5 +99,67 @@ func TestUnknownGo(t *testing.T) {
 	_, err = prepareIn(t, dir, ".")
 	if err == nil || !strings.Contains(err.Error(), "fd_posix.go: netFD.peek uses a descriptor") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestOlderGo: a Go that is older than the one that rdma-netstack is built by is refused before the
+// go command refuses the workspace.
+func TestOlderGo(t *testing.T) {
+	t.Setenv("GOFLAGS", "")
+	t.Setenv("GOTOOLCHAIN", "local")
+	source, dir := t.TempDir(), t.TempDir()
+	writeTree(t, source, map[string]string{"go.mod": "module " + Module + "\n\ngo 1.99.3\n"})
+	writeTree(t, dir, map[string]string{"go.mod": "module example.org/m\n\ngo 1.22\n",
+		"main.go": "package main\nfunc main() {}\n"})
+	_, err := Prepare(t.Context(), Options{Dir: dir, Package: ".", Source: source,
+		Cache: t.TempDir()})
+	if err == nil || !strings.Contains(err.Error(), "older than the go1.99.3") ||
+		!strings.Contains(err.Error(), "GOTOOLCHAIN=local") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestOtherMachine: a machine that a slice is not of is refused before anything is compiled.
+func TestOtherMachine(t *testing.T) {
+	t.Setenv("GOFLAGS", "")
+	t.Setenv("GOARCH", "riscv64")
+	dir := t.TempDir()
+	writeTree(t, dir, map[string]string{"go.mod": "module example.org/m\n\ngo 1.22\n",
+		"main.go": "package main\nfunc main() {}\n"})
+	_, err := prepareIn(t, dir, ".")
+	if err == nil || !strings.Contains(err.Error(), "GOARCH is riscv64: a slice is of a host of") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestTestsOfVersion: tests are not those of PACKAGE@VERSION.
+func TestTestsOfVersion(t *testing.T) {
+	_, err := Prepare(t.Context(), Options{Dir: t.TempDir(), Package: "example.org/m@v1.0.0",
+		Test: true, Cache: t.TempDir()})
+	if err == nil || !strings.Contains(err.Error(), "leave out @v1.0.0, or run it in a checkout") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestNamedFiles: go build takes no other files of the directory with files that are named.
+func TestNamedFiles(t *testing.T) {
+	t.Setenv("GOFLAGS", "")
+	dir := t.TempDir()
+	writeTree(t, dir, map[string]string{"go.mod": "module example.org/m\n\ngo 1.22\n",
+		"cmd/main.go": "package main\nfunc main() { run() }\n",
+		"cmd/run.go":  "package main\nfunc run() {}\n", "cmd/no.go": "package main\nfunc {\n"})
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := Prepare(t.Context(), Options{Dir: dir, Package: "./cmd/main.go",
+		Patterns: []string{"./cmd/run.go"}, Source: source, Cache: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := plan.Cmd(t.Context(), "build").Args
+	want := []string{"./cmd/main.go", "./cmd/run.go", "./cmd/" + SeamFile}
+	if got := words[len(words)-3:]; !slices.Equal(got, want) {
+		t.Errorf("built of %q, want %q", got, want)
 	}
 }

@@ -70,7 +70,8 @@ func (e *goError) Unwrap() error { return e.err }
 
 // goEnv holds the values that "go env" prints.
 type goEnv struct {
-	GOROOT, GOVERSION, GOARCH, GOOS, GOMOD, GOWORK, GOMODCACHE, GOFLAGS, CGO_ENABLED string
+	GOROOT, GOVERSION, GOARCH, GOOS, GOMOD, GOWORK, GOMODCACHE, GOFLAGS, CGO_ENABLED,
+	GOTOOLCHAIN string
 }
 
 func (g *goTool) readEnv(ctx context.Context) (e goEnv, err error) {
