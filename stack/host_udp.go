@@ -30,9 +30,9 @@ const headroom = header.IPv6MinimumSize + header.UDPMinimumSize
 
 // readFrom delivers datagrams of the kernel to sockets.
 func (h *host) readFrom(p *hostPort, conn *net.UDPConn) {
-	buf := make([]byte, headroom+maxPayload6)
+	buf, oob := make([]byte, headroom+maxPayload6), make([]byte, controlRoom)
 	for {
-		n, from, err := conn.ReadFromUDPAddrPort(buf[headroom:])
+		n, nn, _, from, err := conn.ReadMsgUDPAddrPort(buf[headroom:], oob)
 		switch {
 		case errors.Is(err, net.ErrClosed), isPaused(err):
 			return
@@ -45,7 +45,7 @@ func (h *host) readFrom(p *hostPort, conn *net.UDPConn) {
 		h.received.Add(1)
 		from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
 		if c := h.receiver(p, from); c != nil {
-			c.deliverKernel(buf[:headroom+n], from, p.key.at)
+			c.deliverKernel(buf[:headroom+n], oob[:nn], from, p.key.at)
 		}
 	}
 }
@@ -61,21 +61,30 @@ func (h *host) receiver(p *hostPort, from netip.AddrPort) *UDPConn {
 }
 
 // Deliver queues a datagram as if it had come from the network, for a program that receives some of
-// a socket's datagrams elsewhere. Its addresses are of the socket's IP version. It is dropped where
+// a socket's datagrams elsewhere. Its addresses are of the socket's IP version. Of the kernel's
+// control messages about it, oob, its traffic class and time to live are taken. It is dropped where
 // one from the network would be: the queue is full, or the socket is connected to another peer.
-func (c *UDPConn) Deliver(payload []byte, from, to netip.AddrPort) {
+func (c *UDPConn) Deliver(payload, oob []byte, from, to netip.AddrPort) {
 	buf := make([]byte, headroom+len(payload))
 	copy(buf[headroom:], payload)
-	c.deliverKernel(buf, from, to)
+	c.deliverKernel(buf, oob, from, to)
 }
 
+const (
+	// controlRoom suffices for the control messages that a socket of the kernel reports.
+	controlRoom = 128
+	// defaultTTL is the time to live of what hosts send to each other (RFC 1700).
+	defaultTTL = 64
+)
+
 // deliverKernel takes a datagram in, whose payload is in buf behind headroom.
-func (c *UDPConn) deliverKernel(buf []byte, from, to netip.AddrPort) {
+func (c *UDPConn) deliverKernel(buf, oob []byte, from, to netip.AddrPort) {
 	m := datagramMeta{from: toAddress(from.Addr()), to: toAddress(to.Addr()), port: from.Port()}
 	if !c.rxq.accepts(&m) {
 		return
 	}
-	ip, udp := putHeaders(buf, from, to)
+	class, ttl := classAndTTL(oob)
+	ip, udp := putHeaders(buf, from, to, class, ttl)
 	if !c.rxq.Deliver(ip, udp) {
 		c.deliverByEndpoint(ip, udp, &m, to.Port())
 	}
@@ -83,7 +92,7 @@ func (c *UDPConn) deliverKernel(buf []byte, from, to netip.AddrPort) {
 }
 
 // putHeaders writes the headers of a datagram before its payload.
-func putHeaders(buf []byte, from, to netip.AddrPort) (ip, udp []byte) {
+func putHeaders(buf []byte, from, to netip.AddrPort, class, ttl uint8) (ip, udp []byte) {
 	udp = buf[headroom-header.UDPMinimumSize:]
 	binary.BigEndian.PutUint16(udp, from.Port())
 	binary.BigEndian.PutUint16(udp[2:], to.Port())
@@ -92,13 +101,13 @@ func putHeaders(buf []byte, from, to netip.AddrPort) (ip, udp []byte) {
 	ip = buf[:header.IPv6MinimumSize]
 	if from.Addr().Is4() {
 		ip = ip[header.IPv6MinimumSize-header.IPv4MinimumSize:]
-		header.IPv4(ip).Encode(&header.IPv4Fields{TTL: 64,
+		header.IPv4(ip).Encode(&header.IPv4Fields{TOS: class, TTL: ttl,
 			Protocol:    uint8(header.UDPProtocolNumber),
 			TotalLength: uint16(len(ip) + len(udp)), SrcAddr: toAddress(from.Addr()),
 			DstAddr: toAddress(to.Addr())})
 		return ip, udp
 	}
-	header.IPv6(ip).Encode(&header.IPv6Fields{HopLimit: 64,
+	header.IPv6(ip).Encode(&header.IPv6Fields{TrafficClass: class, HopLimit: ttl,
 		TransportProtocol: header.UDPProtocolNumber, PayloadLength: uint16(len(udp)),
 		SrcAddr: toAddress(from.Addr()), DstAddr: toAddress(to.Addr())})
 	return ip, udp
@@ -141,7 +150,7 @@ func (c *UDPConn) sendByKernel(b []byte, to tcpip.FullAddress, from tcpip.Addres
 	}
 	conn, err := h.sender(c.binding, fromAddress(from), a, w)
 	if err == nil {
-		_, _, err = conn.WriteMsgUDPAddrPort(b, o.forKernel(),
+		_, _, err = conn.WriteMsgUDPAddrPort(b, o.forKernel(a.Is6()),
 			netip.AddrPortFrom(h.zoned(a), to.Port))
 	}
 	var op *net.OpError

@@ -573,6 +573,35 @@ func (c *TCPConn) setBuffer(bytes int, set func(*tcpip.SocketOptions, int)) erro
 	return nil
 }
 
+// TCPSettings holds the options of a connection as they are, set or by default.
+type TCPSettings struct {
+	ReadBuffer, WriteBuffer int // bytes
+	NoDelay                 bool
+	KeepAlive               net.KeepAliveConfig
+	UserTimeout             time.Duration // 0: the time that retransmissions take
+	TrafficClass            int
+	TTL                     int // 0: the default
+}
+
+// Settings returns the options of the connection.
+func (c *TCPConn) Settings() TCPSettings {
+	o := c.ep.SocketOptions()
+	var idle tcpip.KeepaliveIdleOption
+	var interval tcpip.KeepaliveIntervalOption
+	var timeout tcpip.TCPUserTimeoutOption
+	c.ep.GetSockOpt(&idle) // every TCP endpoint has these
+	c.ep.GetSockOpt(&interval)
+	c.ep.GetSockOpt(&timeout)
+	count, _ := c.ep.GetSockOptInt(tcpip.KeepaliveCountOption)
+	class, _ := c.ep.GetSockOptInt(tcpip.IPv4TOSOption)
+	ttl, _ := c.ep.GetSockOptInt(tcpip.IPv4TTLOption)
+	return TCPSettings{ReadBuffer: int(o.GetReceiveBufferSize()),
+		WriteBuffer: int(o.GetSendBufferSize()), NoDelay: !o.GetDelayOption(),
+		KeepAlive: net.KeepAliveConfig{Enable: o.GetKeepAlive(), Idle: time.Duration(idle),
+			Interval: time.Duration(interval), Count: count},
+		UserTimeout: time.Duration(timeout), TrafficClass: class, TTL: ttl}
+}
+
 // MultipathTCP is always false: netstack has no RFC 8684.
 func (c *TCPConn) MultipathTCP() (bool, error) {
 	if err := c.done(); err != nil {

@@ -333,6 +333,26 @@ func (c *UDPConn) SetWriteBuffer(bytes int) error {
 	return c.set(func() { setWriteBuffer(c.ep.SocketOptions(), bytes) })
 }
 
+// UDPSettings holds the options of a UDP socket as they are, set or by default.
+type UDPSettings struct {
+	ReadBuffer, WriteBuffer int // bytes
+	TrafficClass            int
+	TTL                     int // to hosts; 0: the default
+	SegmentSize             int // see SetSegmentSize
+	MulticastTTL            int
+	MulticastLoopback       bool
+}
+
+// Settings returns the options of the socket.
+func (c *UDPConn) Settings() UDPSettings {
+	o := c.ep.SocketOptions()
+	groupTTL, _ := c.ep.GetSockOptInt(tcpip.MulticastTTLOption) // which every UDP endpoint has
+	return UDPSettings{ReadBuffer: int(o.GetReceiveBufferSize()),
+		WriteBuffer: int(o.GetSendBufferSize()), TrafficClass: int(c.class.Load()),
+		TTL: int(c.ttl.Load()), SegmentSize: int(c.segment.Load()), MulticastTTL: groupTTL,
+		MulticastLoopback: o.GetMulticastLoop()}
+}
+
 // set runs change unless the conn is closed.
 func (c *UDPConn) set(change func()) error {
 	if err := c.done(); err != nil {
@@ -975,26 +995,71 @@ func given(a tcpip.Address) tcpip.Address {
 }
 
 // forKernel returns the control messages for a socket of the kernel that is bound to the source
-// address and has none of the options.
-func (o *sendOptions) forKernel() (kept []byte) {
+// address, whose version of IP is v6 or not, and has none of the options.
+func (o *sendOptions) forKernel(v6 bool) []byte {
+	if o.class == 0 && o.ttl <= 0 && o.segment == 0 && len(o.oob) == 0 {
+		return nil
+	}
+	w := controlWriter{b: make([]byte, 3*alignControl(controlHeader+4), 128)}
+	putInt := func(level, kind, v int) {
+		w.putMessage(level, kind, binary.NativeEndian.AppendUint32(nil, uint32(v)))
+	}
+	classLevel, classKind, ttlKind := levelIP, typeTOS, typeTTL
+	if v6 {
+		classLevel, classKind, ttlKind = levelV6, typeClass, typeHopLimit
+	}
+	if o.class != 0 {
+		putInt(classLevel, classKind, int(o.class))
+	}
+	if o.ttl > 0 {
+		putInt(classLevel, ttlKind, int(o.ttl))
+	}
+	if o.segment != 0 {
+		w.putMessage(levelUDP, typeSegment,
+			binary.NativeEndian.AppendUint16(nil, uint16(o.segment)))
+	}
+	kept := w.b[:w.n]
 	for rest := o.oob; ; {
 		m, next, ok, _ := nextControl(rest)
 		if !ok {
-			break
+			return kept
 		}
-		if !(m.level == levelIP && m.kind == typePacketInfo4) &&
-			!(m.level == levelV6 && m.kind == typePacketInfo6) {
+		if !m.isPacketInfo() && m.level != levelUDP {
 			kept = append(kept, rest[:len(rest)-len(next)]...)
 		}
 		rest = next
 	}
-	if o.segment != 0 {
-		w := controlWriter{b: make([]byte, alignControl(controlHeader+2))}
-		size := binary.NativeEndian.AppendUint16(nil, uint16(o.segment))
-		w.putMessage(levelUDP, typeSegment, size)
-		kept = append(kept, w.b...)
+}
+
+func (m *controlMessage) isPacketInfo() bool {
+	return m.level == levelIP && m.kind == typePacketInfo4 ||
+		m.level == levelV6 && m.kind == typePacketInfo6
+}
+
+// classAndTTL returns what the kernel says of the IP header of a datagram in control messages, and
+// its defaults where it says nothing.
+func classAndTTL(oob []byte) (class, ttl uint8) {
+	ttl = defaultTTL
+	for {
+		m, rest, ok, _ := nextControl(oob)
+		if !ok {
+			return class, ttl
+		}
+		oob = rest
+		if len(m.data) == 0 {
+			continue
+		}
+		v := m.data[0]
+		if len(m.data) >= 4 {
+			v = uint8(binary.NativeEndian.Uint32(m.data))
+		}
+		switch {
+		case m.level == levelIP && m.kind == typeTOS, m.level == levelV6 && m.kind == typeClass:
+			class = v
+		case m.level == levelIP && m.kind == typeTTL, m.level == levelV6 && m.kind == typeHopLimit:
+			ttl = v
+		}
 	}
-	return kept
 }
 
 // sendSegments sends b as datagrams of o.segment bytes on a path, with one doorbell for as many as

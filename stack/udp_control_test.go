@@ -38,7 +38,19 @@ func FuzzControlMessages(f *testing.F) {
 				if e == 0 && (o.ttl < -1 || o.ttl > 255 || o.segment < 0 || o.segment > 0xffff) {
 					t.Fatalf("%x: %+v", oob, o)
 				}
-				o.forKernel()
+				if e != 0 {
+					continue
+				}
+				for kept := o.forKernel(to.Len() == 16); ; {
+					_, next, ok, e := nextControl(kept)
+					if e != 0 {
+						t.Fatalf("%x: the kernel gets %x", oob, kept)
+					}
+					if kept = next; !ok {
+						break
+					}
+				}
+				classAndTTL(oob)
 			}
 		}
 	})

@@ -3,14 +3,20 @@
 package unmodified
 
 import (
+	"net/netip"
 	"os"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// fileName names the memory file behind a File of a slice's socket. Package net's seam knows it.
-const fileName = "rdma-netstack socket"
+const (
+	// fileName names the memory file behind a File of a slice's socket. The seam knows it.
+	fileName = "rdma-netstack socket"
+	// ownFiles begins the names of Files by which this project makes sockets of its own.
+	ownFiles = "rdma-netstack "
+)
 
 // fileID names a file of this machine.
 type fileID struct{ device, inode uint64 }
@@ -84,9 +90,51 @@ func (p *Program) FromFile(f *os.File) (Socket, bool) {
 	}
 	share, ok := p.files.Load(id)
 	if !ok {
+		p.noteInherited(f)
 		return nil, false
 	}
 	return share.(func() (Socket, bool))()
+}
+
+// noteInherited counts a socket of the kernel that the program makes of a descriptor, such as
+// systemd gives it (sd_listen_fds(3)).
+func (p *Program) noteInherited(f *os.File) {
+	raw, err := f.SyscallConn()
+	if err != nil || strings.HasPrefix(f.Name(), ownFiles) {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		option := func(name int) int {
+			v, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, name) // 0 of what is no socket
+			return v
+		}
+		q := request{local: localOf(int(fd))}
+		if q.local.Port() == 0 {
+			return // no socket of IP, or a stand-in
+		}
+		kind := udpSocket
+		if q.network = "udp"; option(unix.SO_TYPE) == unix.SOCK_STREAM {
+			if q.network, kind = "tcp", tcpAccepted; option(unix.SO_ACCEPTCONN) != 0 {
+				kind = tcpListener
+			}
+		}
+		p.countKernel(kind, q, "made of a descriptor that the program was given")
+	})
+}
+
+// localOf returns the local address of a socket of IP, or the zero value.
+func localOf(fd int) netip.AddrPort {
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
 }
 
 func idOf(f *os.File) (fileID, error) {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -62,7 +63,37 @@ func FromEnvironment(environ []string, logTo io.Writer, openSim OpenSim) *Progra
 	if err != nil {
 		p.log.Error("rdma-netstack: no socket can be made", "reason", err)
 	}
+	if info, ok := debug.ReadBuildInfo(); ok && resolvesByC(info.Settings, environ) {
+		p.log.Warn("rdma-netstack: names are resolved by C's library, whose sockets are the "+
+			"kernel's", "instead", "leave netdns=cgo out of GODEBUG")
+	}
 	return p
+}
+
+// resolvesByC reports whether a program of these settings resolves names by C's library.
+func resolvesByC(settings []debug.BuildSetting, environ []string) bool {
+	var cgo bool
+	var godebug string
+	for _, s := range settings {
+		switch s.Key {
+		case "CGO_ENABLED":
+			cgo = s.Value == "1"
+		case "DefaultGODEBUG":
+			godebug = s.Value
+		}
+	}
+	for _, v := range environ {
+		if s, ok := strings.CutPrefix(v, "GODEBUG="); ok {
+			godebug += "," + s // what is said last holds
+		}
+	}
+	byC := false
+	for _, setting := range strings.Split(godebug, ",") {
+		if v, ok := strings.CutPrefix(setting, "netdns="); ok {
+			byC = strings.Contains(v, "cgo")
+		}
+	}
+	return cgo && byC
 }
 
 // For returns a program whose stack is open already: for tests of what package net does on it.
@@ -137,7 +168,7 @@ func (p *Program) Open(ctx context.Context, network string, local, remote net.Ad
 	if why := p.kernelsByAddress(st, q); why != "" {
 		return nil, nil, p.leave(q, why)
 	}
-	s := newStandIn(network, p.cfg.Stack.NIC.Device)
+	s := newStandIn(network, p.cfg.Stack.NIC.Device, p.noteKept)
 	if control != nil {
 		if err := control(controlConn{s}); err != nil {
 			s.closeDescriptor()
@@ -252,12 +283,23 @@ func (p *Program) kernelsByAddress(st *stack.Stack, q request) string {
 
 // leave counts a socket that the kernel makes, and logs the first of its kind and reason.
 func (p *Program) leave(q request, why string) error {
-	p.counts[q.kind()][kernel].Add(1)
-	if _, had := p.logged.LoadOrStore(q.kind().String()+why, true); !had {
-		p.log.Info("rdma-netstack: a socket of the kernel", "kind", q.kind(), "socket", q,
-			"reason", why)
-	}
+	p.countKernel(q.kind(), q, why)
 	return nil
+}
+
+func (p *Program) countKernel(k socketKind, q request, why string) {
+	p.counts[k][kernel].Add(1)
+	if _, had := p.logged.LoadOrStore(k.String()+why, true); !had {
+		p.log.Info("rdma-netstack: a socket of the kernel", "kind", k, "socket", q, "reason", why)
+	}
+}
+
+// noteKept logs the first use of an option that the slice's sockets do not have.
+func (p *Program) noteKept(option string) {
+	if _, had := p.logged.LoadOrStore(option, true); !had {
+		p.log.Warn("rdma-netstack: a socket option that does nothing on the slice", "option",
+			option)
+	}
 }
 
 // NoteRaw counts a socket that is neither TCP nor UDP, which the kernel makes.

@@ -153,7 +153,7 @@ func (m *maker) dialTCP(local, remote net.Addr) (Socket, net.Conn, error) {
 	}
 	m.p.counts[tcpDialed][slice].Add(1)
 	s := newTCPSocket(t, m.standIn)
-	return s, nil, m.standIn.bindTo(s.setSockOption)
+	return s, nil, m.standIn.bindTo(s)
 }
 
 func (m *maker) openUDP(local, remote net.Addr) (Socket, error) {
@@ -167,7 +167,7 @@ func (m *maker) openUDP(local, remote net.Addr) (Socket, error) {
 		u.bindLocally(m.ctx, m.q.network, m.standIn)
 	}
 	s := newUDPSocket(u, m.standIn, m.p.cfg.Stack.NIC.Device)
-	return s, m.standIn.bindTo(s.setSockOption)
+	return s, m.standIn.bindTo(s)
 }
 
 func (m *maker) openUDPConn(local, remote net.Addr) (*stack.UDPConn, error) {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // programOn is a program whose stack is st.
@@ -207,8 +209,8 @@ func TestControl(t *testing.T) {
 		t.Errorf("set %v, timeout %d, TCP_NODELAY %d", set, timeout, noDelay)
 	}
 	applied := map[sockOption]int{}
-	other := newStandIn("tcp4", "eth9")
-	mustBeNil(t, other.bindTo(func(o sockOption, v int) error { applied[o] = v; return nil }))
+	other := newStandIn("tcp4", "eth9", nil)
+	mustBeNil(t, other.bindTo(appliedOptions(applied)))
 	mustBeNil(t, other.Control(func(fd uintptr) {
 		unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 70000)
 		unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TOS, 0x20)
@@ -226,12 +228,150 @@ func TestControl(t *testing.T) {
 	}
 }
 
+// appliedOptions collects the options that are applied to a socket.
+type appliedOptions map[sockOption]int
+
+func (a appliedOptions) setSockOption(o sockOption, v int) error { a[o] = v; return nil }
+func (appliedOptions) currentOptions() map[sockOption]int        { return nil }
+
+// TestReadBack: what a socket of the slice has, by default or set by the methods of package net, is
+// read on its descriptor.
+func TestReadBack(t *testing.T) {
+	s, _ := tcpPair(t)
+	tcp := s.(*tcpSocket)
+	mustBeNil(t, tcp.c.SetReadBuffer(3<<20))
+	mustBeNil(t, s.SetOption(unix.IPPROTO_TCP, unix.TCP_NODELAY, 0))
+	mustBeNil(t, s.SetOption(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 77))
+	mustBeNil(t, s.SetOption(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 5))
+	mustBeNil(t, s.SetOption(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 4321))
+	mustBeNil(t, s.SetOption(unix.IPPROTO_IP, unix.IP_TOS, 0x48))
+	mustBeNil(t, s.SetOption(unix.IPPROTO_IP, unix.IP_TTL, 33))
+	free := boundlessBuffers(t)
+	read := func(s Socket, want map[sockOption]int) {
+		t.Helper()
+		for o, v := range want {
+			if o.level == unix.SOL_SOCKET && !free {
+				continue // the kernel bounds it
+			}
+			var got int
+			var err error
+			mustBeNil(t, s.Control(func(fd uintptr) {
+				got, err = unix.GetsockoptInt(int(fd), o.level, o.name)
+			}))
+			if got != v || err != nil {
+				t.Errorf("option %d of level %d: %d, %v, want %d", o.name, o.level, got, err, v)
+			}
+		}
+	}
+	read(s, map[sockOption]int{
+		{unix.SOL_SOCKET, unix.SO_RCVBUF}:         2 * 3 << 20,
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY}:      0,
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}:     77,
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT}:      5,
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: 4321,
+		{unix.IPPROTO_IP, unix.IP_TOS}:            0x48,
+		{unix.IPPROTO_IP, unix.IP_TTL}:            33,
+	})
+	if got := tcp.c.Settings().ReadBuffer; got != 3<<20 {
+		t.Errorf("reading it has changed the socket's buffer to %d", got)
+	}
+
+	server, _ := stacktest.Pair(t)
+	u, _, err := programOn(server, nil).Open(t.Context(), "udp4", &net.UDPAddr{}, nil, nil)
+	mustBeNil(t, err)
+	defer u.Close()
+	mustBeNil(t, u.SetOption(unix.SOL_SOCKET, unix.SO_RCVBUF, 7<<20))
+	mustBeNil(t, u.SetOption(unix.IPPROTO_IP, unix.IP_TTL, 9))
+	mustBeNil(t, u.SetOption(unix.SOL_UDP, unix.UDP_SEGMENT, 1200))
+	read(u, map[sockOption]int{
+		{unix.SOL_SOCKET, unix.SO_RCVBUF}: 2 * 7 << 20,
+		{unix.IPPROTO_IP, unix.IP_TTL}:    9,
+		{unix.SOL_UDP, unix.UDP_SEGMENT}:  1200,
+	})
+	// A second setting that the kernel bounds below what the socket has leaves it as it is.
+	mustBeNil(t, u.Control(func(fd uintptr) {
+		mustBeNil(t, unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, 10))
+	}))
+	settings := u.(*udpSocketConn).c.Settings()
+	if settings.ReadBuffer != 7<<20 || settings.TTL != 10 {
+		t.Errorf("the socket has %+v", settings)
+	}
+}
+
+// boundlessBuffers reports whether this process may set buffers beyond net.core.rmem_max.
+func boundlessBuffers(t *testing.T) bool {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	mustBeNil(t, err)
+	defer unix.Close(fd)
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20) == nil
+}
+
+// TestKeptOption: an option that the slice does not have is kept, and logged once.
+func TestKeptOption(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	p := programOn(server, nil)
+	var log bytes.Buffer
+	p.log = slog.New(slog.NewTextHandler(&log, nil))
+	for port := range 2 {
+		l, _, err := p.Open(t.Context(), "tcp4", &net.TCPAddr{Port: 8000 + port}, nil,
+			func(c syscall.RawConn) error {
+				return c.Control(func(d uintptr) {
+					fd := int(d)
+					mustBeNil(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN, 5))
+					mustBeNil(t, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, 0x20))
+				})
+			})
+		mustBeNil(t, err)
+		defer l.Close()
+	}
+	if n := strings.Count(log.String(), "option=TCP_FASTOPEN"); n != 1 ||
+		strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("log:\n%s", log.String())
+	}
+}
+
+// TestInherited: a socket that is made of a descriptor is the kernel's, which is counted, logged
+// once, and not so for the project's own.
+func TestInherited(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	p := programOn(server, nil)
+	var log bytes.Buffer
+	p.log = slog.New(slog.NewTextHandler(&log, nil))
+	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	mustBeNil(t, err)
+	defer tcp.Close()
+	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	mustBeNil(t, err)
+	defer udp.Close()
+	for _, c := range []interface{ File() (*os.File, error) }{tcp, udp, udp} {
+		f, err := c.File()
+		mustBeNil(t, err)
+		if _, ok := p.FromFile(f); ok {
+			t.Error("a socket of the kernel is the slice's")
+		}
+		fd, err := unix.Dup(int(f.Fd()))
+		mustBeNil(t, err)
+		own := os.NewFile(uintptr(fd), ownFiles+"port")
+		p.FromFile(own)
+		mustBeNil(t, errors.Join(own.Close(), f.Close()))
+	}
+	got := map[string]uint64{}
+	for _, c := range p.Counts() {
+		got[c.Kind+" "+c.Way] = c.Count
+	}
+	if got["tcp_listener kernel"] != 1 || got["udp kernel"] != 2 ||
+		strings.Count(log.String(), "made of a descriptor") != 2 {
+		t.Errorf("counts %v; log:\n%s", got, log.String())
+	}
+}
+
 // TestStandInSendsNothing: what a program sends on the descriptor goes nowhere.
 func TestStandInSendsNothing(t *testing.T) {
 	l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	mustBeNil(t, err)
 	defer l.Close()
-	s := newStandIn("udp4", "eth9")
+	s := newStandIn("udp4", "eth9", nil)
 	defer s.closeDescriptor()
 	mustBeNil(t, s.Control(func(fd uintptr) {
 		if sa, err := unix.Getsockname(int(fd)); err != nil || sa.(*unix.SockaddrInet4).Port != 0 {
@@ -398,6 +538,90 @@ func TestLocalhost(t *testing.T) {
 	}
 }
 
+// TestLocalhostHeader: datagrams on localhost have the traffic class and the time to live that the
+// sender has set, in both directions, as on the host's own sockets.
+func TestLocalhostHeader(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	p := programOn(server, nil)
+	for _, v := range []struct {
+		network                        string
+		ip                             net.IP
+		level, class, ttl              int
+		receiveClass, receiveTTL, size int
+	}{
+		{"udp4", net.IPv4(127, 0, 0, 1), unix.IPPROTO_IP, unix.IP_TOS, unix.IP_TTL,
+			unix.IP_RECVTOS, unix.IP_RECVTTL, 1},
+		{"udp6", net.IPv6loopback, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_UNICAST_HOPS,
+			unix.IPV6_RECVTCLASS, unix.IPV6_RECVHOPLIMIT, 4},
+	} {
+		t.Run(v.network, func(t *testing.T) {
+			port := freePort(t)
+			set := func(c interface {
+				Control(func(uintptr)) error
+			}, options map[int]int) {
+				t.Helper()
+				var failed error
+				mustBeNil(t, c.Control(func(fd uintptr) {
+					for name, value := range options {
+						failed = errors.Join(failed, unix.SetsockoptInt(int(fd), v.level, name,
+							value))
+					}
+				}))
+				mustBeNil(t, failed)
+			}
+			check := func(what string, oob []byte, class, ttl int) {
+				t.Helper()
+				ms, err := unix.ParseSocketControlMessage(oob)
+				mustBeNil(t, err)
+				got := map[int]int{}
+				for _, m := range ms {
+					got[int(m.Header.Type)] = int(m.Data[0])
+				}
+				ttlKind := v.ttl
+				if v.network == "udp6" {
+					ttlKind = unix.IPV6_HOPLIMIT
+				}
+				if got[v.class] != class || got[ttlKind] != ttl {
+					t.Errorf("%s: control messages %v, want class %d and TTL %d", what, got, class,
+						ttl)
+				}
+			}
+			u, _, err := p.Open(t.Context(), v.network, &net.UDPAddr{Port: port}, nil, nil)
+			mustBeNil(t, err)
+			defer u.Close()
+			d, err := net.DialUDP(v.network, nil, &net.UDPAddr{IP: v.ip, Port: port})
+			need.That(t, "localhost of "+v.network, err)
+			defer d.Close()
+			raw, err := d.SyscallConn()
+			mustBeNil(t, err)
+			set(raw, map[int]int{v.class: 0x2a, v.ttl: 9, v.receiveClass: 1, v.receiveTTL: 1})
+			set(u, map[int]int{v.receiveClass: 1, v.receiveTTL: 1})
+			_, err = io.WriteString(d, "question")
+			mustBeNil(t, err)
+			b, oob := make([]byte, 100), make([]byte, 200)
+			_, oobn, _, from, err := u.ReadMsg(b, oob, 0)
+			mustBeNil(t, err)
+			check("received", oob[:oobn], 0x2a, 9)
+
+			mustBeNil(t, d.SetReadDeadline(time.Now().Add(10*time.Second)))
+			answer := func(what string, class, ttl int) {
+				t.Helper()
+				_, err = u.WriteAddr([]byte(what), from)
+				mustBeNil(t, err)
+				n, oobn, _, _, err := d.ReadMsgUDP(b, oob)
+				mustBeNil(t, err)
+				if string(b[:n]) != what {
+					t.Errorf("%q, want %q", b[:n], what)
+				}
+				check(what, oob[:oobn], class, ttl)
+			}
+			answer("by default", 0, 64)
+			set(u, map[int]int{v.class: 0x48, v.ttl: 7})
+			answer("as set", 0x48, 7)
+		})
+	}
+}
+
 // freePort is a port that is free on localhost.
 func freePort(t *testing.T) int {
 	t.Helper()
@@ -459,6 +683,24 @@ func TestMistakesFailTheFirstSocket(t *testing.T) {
 	}
 	if p := FromEnvironment(nil, &log, nil); p != nil {
 		t.Error("nothing set, but a program")
+	}
+}
+
+func TestResolvesByC(t *testing.T) {
+	for _, tt := range []struct {
+		cgo, built, variable string
+		want                 bool
+	}{
+		{"1", "netdns=go", "", false},
+		{"1", "netdns=go", "GODEBUG=http2debug=1,netdns=cgo+1", true},
+		{"1", "panicnil=1,netdns=cgo", "GODEBUG=netdns=go", false}, {"1", "netdns=cgo", "", true},
+		{"0", "netdns=cgo", "GODEBUG=netdns=cgo", false}, {"1", "", "", false},
+	} {
+		settings := []debug.BuildSetting{{Key: "CGO_ENABLED", Value: tt.cgo},
+			{Key: "DefaultGODEBUG", Value: tt.built}}
+		if got := resolvesByC(settings, []string{"A=b", tt.variable}); got != tt.want {
+			t.Errorf("%+v: %v", tt, got)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +46,33 @@ var (
 	}
 )
 
+// keptOptions names options that a slice's socket does not have: what is set is kept on the
+// stand-in, does nothing, and is logged. SO_PRIORITY is not among them: the kernel changes it with
+// IP_TOS.
+var keptOptions = map[sockOption]string{
+	{unix.SOL_SOCKET, unix.SO_MARK}:            "SO_MARK",
+	{unix.SOL_SOCKET, unix.SO_RCVLOWAT}:        "SO_RCVLOWAT",
+	{unix.SOL_SOCKET, unix.SO_BUSY_POLL}:       "SO_BUSY_POLL",
+	{unix.SOL_SOCKET, unix.SO_TIMESTAMP}:       "SO_TIMESTAMP",
+	{unix.SOL_SOCKET, unix.SO_TIMESTAMPNS}:     "SO_TIMESTAMPNS",
+	{unix.SOL_SOCKET, unix.SO_TIMESTAMPING}:    "SO_TIMESTAMPING",
+	{unix.SOL_SOCKET, unix.SO_ZEROCOPY}:        "SO_ZEROCOPY",
+	{unix.SOL_SOCKET, unix.SO_RXQ_OVFL}:        "SO_RXQ_OVFL",
+	{unix.IPPROTO_TCP, unix.TCP_MAXSEG}:        "TCP_MAXSEG",
+	{unix.IPPROTO_TCP, unix.TCP_CONGESTION}:    "TCP_CONGESTION",
+	{unix.IPPROTO_TCP, unix.TCP_FASTOPEN}:      "TCP_FASTOPEN",
+	{unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT}:  "TCP_DEFER_ACCEPT",
+	{unix.IPPROTO_TCP, unix.TCP_SYNCNT}:        "TCP_SYNCNT",
+	{unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP}:  "TCP_WINDOW_CLAMP",
+	{unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT}: "TCP_NOTSENT_LOWAT",
+	{unix.IPPROTO_TCP, unix.TCP_LINGER2}:       "TCP_LINGER2",
+	{unix.SOL_UDP, unix.UDP_GRO}:               "UDP_GRO",
+	{unix.IPPROTO_IP, unix.IP_RECVERR}:         "IP_RECVERR",
+	{unix.IPPROTO_IP, unix.IP_FREEBIND}:        "IP_FREEBIND",
+	{unix.IPPROTO_IP, unix.IP_TRANSPARENT}:     "IP_TRANSPARENT",
+	{unix.IPPROTO_IPV6, unix.IPV6_RECVERR}:     "IPV6_RECVERR",
+}
+
 // standIn holds a kernel socket of the same family and type as one of the slice's, on which a
 // program sets and reads options. It is made when a program first asks for a descriptor. It is
 // bound to lo and to no port, and drops what comes, so that nothing that is sent on it leaves the
@@ -55,6 +83,8 @@ type standIn struct {
 
 	mu       sync.Mutex
 	apply    func(o sockOption, v int) error // to the slice's socket; nil until that is there
+	current  func() map[sockOption]int       // the options of the slice's socket; nil: unknown
+	kept     func(option string)             // told of one that does nothing; may be nil
 	fd       int                             // -1: none
 	closed   bool
 	users    int // functions of the program that have fd
@@ -63,8 +93,8 @@ type standIn struct {
 	explicit bool               // changed has anything
 }
 
-func newStandIn(network, device string) *standIn {
-	s := &standIn{device: device, family: unix.AF_INET6, kind: unix.SOCK_DGRAM, fd: -1}
+func newStandIn(network, device string, kept func(option string)) *standIn {
+	s := &standIn{device: device, family: unix.AF_INET6, kind: unix.SOCK_DGRAM, kept: kept, fd: -1}
 	if strings.HasSuffix(network, "4") {
 		s.family = unix.AF_INET
 	}
@@ -86,6 +116,9 @@ func (s *standIn) options() []sockOption {
 	if s.family == unix.AF_INET6 {
 		all = append(all, ip6Options...)
 	}
+	for o := range keptOptions {
+		all = append(all, o)
+	}
 	return all
 }
 
@@ -101,8 +134,37 @@ func (s *standIn) acquire() (fd int, err error) {
 			return -1, err
 		}
 	}
-	s.users++
+	if s.users++; s.users == 1 {
+		s.showCurrent()
+	}
 	return s.fd, nil
+}
+
+// showCurrent sets on the stand-in what the slice's socket has, so that it is read back. Without
+// CAP_NET_ADMIN the kernel bounds sizes of buffers (net.core.rmem_max, wmem_max). s.mu is held.
+func (s *standIn) showCurrent() {
+	if s.current == nil {
+		return
+	}
+	for o, v := range s.current() {
+		was, ok := s.seen[o]
+		if !ok || halved(o, was) == v {
+			continue
+		}
+		switch o {
+		case sockOption{unix.SOL_SOCKET, unix.SO_RCVBUF}:
+			_ = unix.SetsockoptInt(s.fd, o.level, o.name, v)
+			_ = unix.SetsockoptInt(s.fd, o.level, unix.SO_RCVBUFFORCE, v)
+		case sockOption{unix.SOL_SOCKET, unix.SO_SNDBUF}:
+			_ = unix.SetsockoptInt(s.fd, o.level, o.name, v)
+			_ = unix.SetsockoptInt(s.fd, o.level, unix.SO_SNDBUFFORCE, v)
+		default:
+			_ = unix.SetsockoptInt(s.fd, o.level, o.name, v) // what it refuses, it does not show
+		}
+		if now, err := unix.GetsockoptInt(s.fd, o.level, o.name); err == nil {
+			s.seen[o] = now
+		}
+	}
 }
 
 // makeSocket sets what package net sets on the sockets of the kernel. s.mu is held.
@@ -161,6 +223,9 @@ func (s *standIn) applyChanges() error {
 			continue
 		}
 		s.seen[o], s.changed[o], s.explicit = v, v, true
+		if name := keptOptions[o]; name != "" && s.kept != nil {
+			s.kept(name)
+		}
 		if s.apply != nil {
 			if err := s.apply(o, halved(o, v)); err != nil {
 				return err
@@ -178,12 +243,18 @@ func halved(o sockOption, v int) int {
 	return v
 }
 
+// optionSocket is a slice's socket whose options a stand-in has.
+type optionSocket interface {
+	setSockOption(o sockOption, v int) error
+	currentOptions() map[sockOption]int
+}
+
 // bindTo applies the options set so far, and those set from now on when they are.
-func (s *standIn) bindTo(apply func(o sockOption, v int) error) error {
+func (s *standIn) bindTo(to optionSocket) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.apply = apply
-	return s.applyTo(apply)
+	s.apply, s.current = to.setSockOption, to.currentOptions
+	return s.applyTo(to.setSockOption)
 }
 
 // inherit applies to an accepted connection what was set on its listener, as the kernel does.
@@ -235,6 +306,27 @@ func (s *standIn) closeUnused() {
 		unix.Close(s.fd)
 		s.fd = -1
 	}
+}
+
+// controlLocal serves as the Control function of a kernel socket on localhost beside the slice's:
+// that gets the options that the program has set.
+func (s *standIn) controlLocal(_, _ string, c syscall.RawConn) error {
+	shares := s.reusesPort()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		for o, v := range s.changed { // those of the other version of IP it does not have
+			_ = unix.SetsockoptInt(int(fd), o.level, o.name, halved(o, v))
+		}
+		if shares {
+			failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+		}
+	})
+	if err == nil {
+		err = failed
+	}
+	return err
 }
 
 // reusesPort says whether the program has set SO_REUSEPORT.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,10 +57,7 @@ func newListenSocket(s *standIn, l *sharedListener) *tcpListenSocket {
 // program's, and stays so.
 func (l *sharedListener) listenLocally(ctx context.Context, network string, s *standIn) {
 	for _, at := range localAddresses(network, l.l.Addr().(*net.TCPAddr).Port) {
-		var lc net.ListenConfig
-		if s.reusesPort() {
-			lc.Control = reusePort
-		}
+		lc := net.ListenConfig{Control: s.controlLocal}
 		k, err := lc.Listen(ctx, "tcp", at)
 		if err != nil {
 			l.p.logMissing(at, err)
@@ -134,8 +130,8 @@ func (l *tcpListenSocket) Accept() (any, *net.TCPConn, error) {
 	}
 	p.counts[tcpAccepted][slice].Add(1)
 	s := newTCPSocket(c.(*stack.TCPConn), &standIn{device: l.device, family: l.family, kind: l.kind,
-		fd: -1})
-	_ = s.bindTo(s.setSockOption) // nothing is set yet
+		kept: l.kept, fd: -1})
+	_ = s.bindTo(s) // nothing is set yet
 	l.inherit(s.setSockOption)
 	return s, nil, nil
 }
@@ -356,6 +352,40 @@ func (c *tcpSocket) SetOption(level, name, v int) error {
 	return c.setSockOption(sockOption{level, name}, v)
 }
 
+// currentOptions returns the options of the slice's connection.
+func (c *tcpSocket) currentOptions() map[sockOption]int {
+	s := c.c.Settings()
+	m := map[sockOption]int{
+		{unix.SOL_SOCKET, unix.SO_RCVBUF}:         s.ReadBuffer,
+		{unix.SOL_SOCKET, unix.SO_SNDBUF}:         s.WriteBuffer,
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE}:      intOf(s.KeepAlive.Enable),
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY}:      intOf(s.NoDelay),
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}:     int(s.KeepAlive.Idle / time.Second),
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}:    int(s.KeepAlive.Interval / time.Second),
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT}:      s.KeepAlive.Count,
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: int(s.UserTimeout / time.Millisecond),
+	}
+	addHeaderOptions(m, s.TrafficClass, s.TTL)
+	return m
+}
+
+// addHeaderOptions adds those of the IP header. A TTL of 0 is the default, which the stand-in has.
+func addHeaderOptions(m map[sockOption]int, class, ttl int) {
+	m[sockOption{unix.IPPROTO_IP, unix.IP_TOS}] = class
+	m[sockOption{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}] = class
+	if ttl > 0 {
+		m[sockOption{unix.IPPROTO_IP, unix.IP_TTL}] = ttl
+		m[sockOption{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS}] = ttl
+	}
+}
+
+func intOf(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // setSockOption sets an option of the slice's connection. One that it does not have is the
 // stand-in's only.
 func (c *tcpSocket) setSockOption(o sockOption, v int) error {
@@ -388,16 +418,4 @@ func (c *tcpSocket) setSockOption(o sockOption, v int) error {
 		return nil
 	}
 	return bareError(t.SetKeepAliveConfig(keep))
-}
-
-// reusePort serves as the Control function of kernel listeners beside a shared one of the slice.
-func reusePort(_, _ string, c syscall.RawConn) error {
-	var failed error
-	err := c.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-	})
-	if err == nil {
-		err = failed
-	}
-	return err
 }

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/ipv4"
@@ -70,10 +71,9 @@ func newUDPSocket(u *sharedUDP, s *standIn, device string) *udpSocketConn {
 // another program's, and stays so.
 func (u *sharedUDP) bindLocally(ctx context.Context, network string, s *standIn) {
 	for _, at := range localAddresses(network, u.c.LocalAddr().(*net.UDPAddr).Port) {
-		var lc net.ListenConfig
-		if s.reusesPort() {
-			lc.Control = reusePort
-		}
+		lc := net.ListenConfig{Control: func(network, address string, c syscall.RawConn) error {
+			return errors.Join(s.controlLocal(network, address, c), reportHeader(c))
+		}}
 		k, err := lc.ListenPacket(ctx, "udp", at)
 		if err != nil {
 			u.p.logMissing(at, err)
@@ -86,20 +86,37 @@ func (u *sharedUDP) bindLocally(ctx context.Context, network string, s *standIn)
 	}
 }
 
+// reportHeader has reads of a kernel socket report the traffic class and the time to live.
+func reportHeader(c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		for _, o := range headerReports { // a socket does not have those of the other version of IP
+			_ = unix.SetsockoptInt(int(fd), o.level, o.name, 1)
+		}
+	})
+}
+
+var headerReports = []sockOption{
+	{unix.IPPROTO_IP, unix.IP_RECVTOS}, {unix.IPPROTO_IP, unix.IP_RECVTTL},
+	{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS}, {unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT},
+}
+
+// controlRoom suffices for what reportHeader asks for.
+const controlRoom = 128
+
 // receiveFrom delivers what the kernel receives on localhost until k is closed.
 func (u *sharedUDP) receiveFrom(k *net.UDPConn) {
 	at := k.LocalAddr().(*net.UDPAddr).AddrPort()
 	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-	buffer := make([]byte, maxDatagram)
+	buffer, oob := make([]byte, maxDatagram), make([]byte, controlRoom)
 	for {
-		n, from, err := k.ReadFromUDPAddrPort(buffer)
+		n, nn, _, from, err := k.ReadMsgUDPAddrPort(buffer, oob)
 		if err != nil {
 			if isClosed(err) {
 				return
 			}
 			continue // an ICMP error of a datagram sent before
 		}
-		u.c.Deliver(buffer[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), at)
+		u.c.Deliver(buffer[:n], oob[:nn], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), at)
 	}
 }
 
@@ -462,10 +479,42 @@ func (c *udpSocketConn) SetOption(level, name, v int) error {
 	return c.setSockOption(sockOption{level, name}, v)
 }
 
-// setSockOption sets an option of the slice's socket. One that it does not have is the stand-in's
-// only.
+// currentOptions returns the options of the slice's socket.
+func (c *udpSocketConn) currentOptions() map[sockOption]int {
+	s := c.c.Settings()
+	m := map[sockOption]int{
+		{unix.SOL_SOCKET, unix.SO_RCVBUF}:             s.ReadBuffer,
+		{unix.SOL_SOCKET, unix.SO_SNDBUF}:             s.WriteBuffer,
+		{unix.SOL_UDP, unix.UDP_SEGMENT}:              s.SegmentSize,
+		{unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP}:     intOf(s.MulticastLoopback),
+		{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP}: intOf(s.MulticastLoopback),
+		{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL}:      s.MulticastTTL,
+		{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS}: s.MulticastTTL,
+	}
+	addHeaderOptions(m, s.TrafficClass, s.TTL)
+	return m
+}
+
+// setLocally sets an option that was set on the slice's socket on those of localhost.
+func (u *sharedUDP) setLocally(o sockOption, v int) {
+	for _, k := range u.local {
+		raw, err := k.SyscallConn()
+		if err != nil {
+			continue // closed
+		}
+		_ = raw.Control(func(fd uintptr) { // it does not have those of the other version of IP
+			_ = unix.SetsockoptInt(int(fd), o.level, o.name, v)
+		})
+	}
+}
+
+// setSockOption sets an option of the slice's socket, and of those on localhost. One that it does
+// not have is the stand-in's only.
 func (c *udpSocketConn) setSockOption(o sockOption, v int) error {
 	u := c.c
+	if receivedBy(o) == 0 { // those are always on
+		c.setLocally(o, v)
+	}
 	switch o {
 	case sockOption{unix.SOL_SOCKET, unix.SO_RCVBUF}:
 		return bareError(u.SetReadBuffer(v))

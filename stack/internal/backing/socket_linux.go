@@ -29,6 +29,10 @@ func (p Protocol) String() string {
 	return "tcp"
 }
 
+// fileName names Files whose sockets are this project's own, not the program's: package unmodified
+// knows them by it.
+const fileName = "rdma-netstack port"
+
 // Socket is the kernel's socket of one port. Its methods may be called from any goroutine.
 //
 //	Open ──▶ silent ◀──────────────▶ serving ──────▶ passing ──▶ closed
@@ -81,6 +85,11 @@ func prepare(fd int, p Protocol, at netip.AddrPort) error {
 			return os.NewSyscallError("setsockopt IPV6_V6ONLY", err)
 		}
 	}
+	if p == UDP {
+		if err := reportHeader(fd, at.Addr().Is6()); err != nil {
+			return err
+		}
+	}
 	if p == TCP { // an earlier server's connections do not keep the port
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return os.NewSyscallError("setsockopt SO_REUSEADDR", err)
@@ -98,6 +107,20 @@ func prepare(fd int, p Protocol, at netip.AddrPort) error {
 	}
 	if p == TCP {
 		return os.NewSyscallError("listen", unix.Listen(fd, 0))
+	}
+	return nil
+}
+
+// reportHeader has reads report the traffic class and the time to live of each datagram.
+func reportHeader(fd int, v6 bool) error {
+	level, options := unix.IPPROTO_IP, []int{unix.IP_RECVTOS, unix.IP_RECVTTL}
+	if v6 {
+		level, options = unix.IPPROTO_IPV6, []int{unix.IPV6_RECVTCLASS, unix.IPV6_RECVHOPLIMIT}
+	}
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, level, o, 1); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
 	}
 	return nil
 }
@@ -170,7 +193,7 @@ func (s *Socket) serve(use func(*os.File) error) error {
 	if err != nil {
 		return os.NewSyscallError("fcntl", err)
 	}
-	f := os.NewFile(uintptr(fd), "")
+	f := os.NewFile(uintptr(fd), fileName)
 	defer f.Close()
 	if err := use(f); err != nil {
 		return fmt.Errorf("have the kernel serve %s port %s: %w", s.protocol, s.at, err)
