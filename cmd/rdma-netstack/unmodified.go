@@ -198,12 +198,12 @@ func (f *programFlags) judge(plan *overlay.Plan, binary string, out streams) err
 // look does what --scan and -n ask for.
 func (f *programFlags) look(plan *overlay.Plan, cmd *exec.Cmd, out streams) error {
 	if f.printOnly {
-		var env []string
-		for _, v := range cmd.Env[len(os.Environ()):] {
-			env = append(env, fmt.Sprintf("%q", v))
+		dir, err := filepath.Abs(cmd.Dir)
+		if err != nil {
+			return err
 		}
-		fmt.Fprintf(out.stdout, "cd %s && env %s %s\n", cmd.Dir, strings.Join(env, " "),
-			strings.Join(cmd.Args, " "))
+		words := slices.Concat([]string{"env"}, cmd.Env[len(os.Environ()):], cmd.Args)
+		fmt.Fprintf(out.stdout, "cd %s && %s\n", shellWords(dir), shellWords(words...))
 		return out.stdout.err()
 	}
 	findings, err := plan.Findings("")
@@ -214,6 +214,18 @@ func (f *programFlags) look(plan *overlay.Plan, cmd *exec.Cmd, out streams) erro
 		fmt.Fprintln(out.stdout, found)
 	}
 	return out.stdout.err()
+}
+
+// shellWords writes words as a shell reads them.
+func shellWords(words ...string) string {
+	const special = " \t\n'\"\\$&|;<>()*?[]{}~#!`"
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		if quoted[i] = word; word == "" || strings.ContainsAny(word, special) {
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
 }
 
 // runGo runs a go command that says itself what is wrong.
