@@ -66,7 +66,10 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 	}
 	s.listeners.mu.Lock() // two listeners must not miss each other
 	defer s.listeners.mu.Unlock()
-	if s.listeners.taken(l, at) {
+	switch taken := s.listeners.taken(l, at); {
+	case taken && at.Addr.Len() != 0 && !s.owns(at.Addr):
+		return os.NewSyscallError("bind", syscall.EADDRNOTAVAIL) // as bind(2) looks at it first
+	case taken:
 		return os.NewSyscallError("bind", syscall.EADDRINUSE)
 	}
 	return s.newEndpoint(tcp.ProtocolNumber, l.family,

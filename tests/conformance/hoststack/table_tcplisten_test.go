@@ -63,6 +63,12 @@ var tcpListen = []behaviour{
 		_, err = r.server.Listen("tcp", "[2001:db8:ffff::7]:0")
 		r.Err("v6", err)
 	}},
+	{"an address that is not ours, at a port in use", func(r *run) {
+		l := r.listen("tcp4", "")
+		port := l.Addr().(*net.TCPAddr).Port
+		_, err := r.server.Listen("tcp4", fmt.Sprintf("203.0.113.7:%d", port))
+		r.Err("v4", err)
+	}},
 	{"a port in use", func(r *run) {
 		l := r.listen("tcp", r.server4.String())
 		_, err := r.server.Listen("tcp", l.Addr().String())
