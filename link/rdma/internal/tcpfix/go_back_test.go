@@ -113,7 +113,12 @@ func rates(outage, later time.Duration, atEnd func(*goBackRun), plain bool) (bef
 		lossy: lossy{gso: true, delay: goBackDelay,
 			dark: func(now time.Duration) bool { return now >= goBackStart && now < end }}}}
 	r.ends = [2]*lossyEnd{r.newLossyEnd(&r.clock, 1), r.newLossyEnd(&r.clock, 2)}
-	r.ends[0].plain, r.ends[0].flows.resend.repairs = plain, !plain
+	if plain {
+		r.ends[0].plain = true
+		resend := &r.ends[0].flows.resend
+		resend.sackOK = func(uint64) bool { return false }
+		resend.path = func(uint64) time.Duration { return 0 }
+	}
 	reno, window := goBackControl, tcpip.TCPReceiveBufferSizeRangeOption{Min: goBackWindow,
 		Default: goBackWindow, Max: goBackWindow}
 	must(r.ends[0].stack.SetTransportProtocolOption(tcp.ProtocolNumber, &reno))

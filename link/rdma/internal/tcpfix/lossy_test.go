@@ -64,7 +64,7 @@ type lossyEnd struct {
 	*channel.Endpoint
 	flows *Flows // nil: none
 	stack *gstack.Stack
-	plain bool // netstack gets frames as they are
+	plain bool // netstack gets frames as they are, and the link no SACK
 }
 
 // MaxHeaderLength implements gstack.LinkEndpoint.
@@ -78,13 +78,16 @@ func (e *lossyEnd) AddHeader(pkt *gstack.PacketBuffer) {
 
 // WritePackets implements gstack.LinkWriter.
 func (e *lossyEnd) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error) {
-	if e.flows != nil {
-		for _, pkt := range list.AsSlice() {
-			s := hdr.ParseSent(pkt, e.flows.Key())
-			e.flows.Sent(pkt, &s)
+	if e.flows == nil {
+		return e.Endpoint.WritePackets(list)
+	}
+	var kept gstack.PacketBufferList
+	for _, pkt := range list.AsSlice() {
+		if s := hdr.ParseSent(pkt, e.flows.Key()); !e.flows.Sent(pkt, &s) {
+			kept.PushBack(pkt)
 		}
 	}
-	return e.Endpoint.WritePackets(list)
+	return e.Endpoint.WritePackets(kept)
 }
 
 // post is called by the resender.
@@ -101,8 +104,14 @@ func (e *lossyEnd) post(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffe
 // arrive receives a frame from the wire.
 func (e *lossyEnd) arrive(frame []byte) {
 	if e.flows != nil {
-		whole := bytes.Clone(frame)
-		if e.flows.Received(frame, hdrtest.Parse(frame))&Held != 0 && !e.plain {
+		whole, l := bytes.Clone(frame), hdrtest.Parse(frame)
+		if e.plain {
+			sack := hdr.OptionsOf(frame[l.L4:]).SACK
+			for i := range sack {
+				sack[i] = hdr.OptNop
+			}
+		}
+		if e.flows.Received(frame, l)&Held != 0 && !e.plain {
 			return
 		}
 		if e.plain {

@@ -90,7 +90,7 @@ func TestNarrowWindow(t *testing.T) {
 // noter lets a resender take note of data by its headers alone.
 type noter struct{ r *resender }
 
-func (n noter) sent(s *hdr.Segment) { n.r.sent(nil, s, false) }
+func (n noter) sent(s *hdr.Segment) { n.r.sent(new(gstack.PacketBuffer), s, false) }
 
 // TestSYNOptions: options that make no sense end the list.
 func TestSYNOptions(t *testing.T) {

@@ -40,9 +40,9 @@ const (
 	maxRepaired = 64 << 10
 	// maxSpans bounds what is kept of SACK blocks, and of what was sent again.
 	maxSpans = 64
-	// mostSpared bounds how often netstack's resends are dropped until something new is
-	// acknowledged: it gives a connection up that has sent a segment 15 times. On shorter paths
-	// than keepFrom, whose round trip is not known well, none are dropped.
+	// mostSpared bounds how often netstack's resends of a segment are dropped: it gives a connection
+	// up that has sent one 15 times, whether or not that has left the link. On shorter paths than
+	// keepFrom, whose round trip is not known well, none are dropped.
 	mostSpared = 3
 	// reportParts is the number of duplicates that a report becomes: netstack counts three, and not
 	// the first if its window is another than the last.
@@ -51,23 +51,22 @@ const (
 
 // repair holds what is missing within the flight of one flow, and what was sent again of that.
 type repair struct {
-	sacked   []span  // reported by SACK, in order
-	sent     []again // in the order of that
-	number   int     // of what was sent again
-	proved   int     // the number of the last of these that has come
-	on       bool    // until what had been sent when it began, up to end, is acknowledged
-	end      uint32
-	flight   uint32 // bytes in flight when it began
-	old      uint32 // what is missing before is late by more than the reordering window
-	newest   uint32 // the end of what was reported at markAt
-	markAt   tcpip.MonotonicTime
-	due      bool
-	report   []byte     // the acknowledgement to deliver in parts; nil: none
-	parsed   hdr.Packet // of report
-	spared   int        // resends of netstack's dropped while una was sparedAt
-	sparedAt uint32
-	probe    bool   // the last frame of the last part is to be sent
-	probed   uint32 // the end of what was in flight at the last probe
+	sacked []span  // reported by SACK, in order
+	sent   []again // in the order of that
+	number int     // of what was sent again
+	proved int     // the number of the last of these that has come
+	on     bool    // until what had been sent when it began, up to end, is acknowledged
+	end    uint32
+	flight uint32 // bytes in flight when it began
+	old    uint32 // what is missing before is late by more than the reordering window
+	newest uint32 // the end of what was reported at markAt
+	markAt tcpip.MonotonicTime
+	due    bool
+	report []byte     // the acknowledgement to deliver in parts; nil: none
+	parsed hdr.Packet // of report
+	spared []spared   // resends of netstack's that were dropped, of what is not acknowledged
+	probe  bool       // the last frame of the last part is to be sent
+	probed uint32     // the end of what was in flight at the last probe
 }
 
 // span describes a range of sequence numbers.
@@ -79,6 +78,12 @@ type again struct {
 	at     tcpip.MonotonicTime
 	number int
 	next   uint32
+}
+
+// spared says how many resends were dropped that begin at seq.
+type spared struct {
+	seq   uint32
+	times int
 }
 
 // joinSpans adds a range to ranges in order, and joins those that meet.
@@ -112,6 +117,7 @@ func covered(spans []span, seq, end uint32) bool {
 func (f *resendFlow) noteReport(s *hdr.Segment, now tcpip.MonotonicTime) (begins bool) {
 	p := &f.repair
 	p.sacked = slices.DeleteFunc(p.sacked, func(x span) bool { return !hdr.Before(f.una, x.end) })
+	p.spared = slices.DeleteFunc(p.spared, func(x spared) bool { return hdr.Before(x.seq, f.una) })
 	if p.on && !hdr.Before(f.una, p.end) {
 		p.on = false
 	}
@@ -319,18 +325,26 @@ func (f *resendFlow) superfluous(seq, end uint32, now tcpip.MonotonicTime) bool 
 	if !p.on || f.own || hdr.Before(seq, f.una) || f.rtt < keepFrom {
 		return false
 	}
-	if p.sparedAt != f.una {
-		p.sparedAt, p.spared = f.una, 0
-	}
 	drop := covered(p.sacked, seq, end) ||
 		slices.ContainsFunc(p.sent, func(x again) bool {
 			return !hdr.Before(seq, x.seq) && !hdr.Before(x.end, end) &&
 				now.Sub(x.at) < f.rtt+f.reordering()
 		})
-	if drop = drop && p.spared < mostSpared; drop {
-		p.spared++
+	return drop && p.spare(seq)
+}
+
+// spare reports whether a resend that begins at seq may be dropped, and counts it if so.
+func (p *repair) spare(seq uint32) bool {
+	at := slices.IndexFunc(p.spared, func(x spared) bool { return x.seq == seq })
+	switch {
+	case at >= 0 && p.spared[at].times < mostSpared:
+		p.spared[at].times++
+		return true
+	case at >= 0 || len(p.spared) == maxSpans:
+		return false
 	}
-	return drop
+	p.spared = append(p.spared, spared{seq, 1})
+	return true
 }
 
 // noteProbe takes note of a tail loss probe: netstack sends the beginning of the last part again

@@ -162,6 +162,37 @@ func TestRepairSparesFew(t *testing.T) {
 	}
 }
 
+// TestRepairSparesFewOfSegment: nor more of a segment where others before it are acknowledged one
+// by one, and of a segment that is acknowledged nothing is remembered.
+func TestRepairSparesFewOfSegment(t *testing.T) {
+	r, _ := longPath(10)
+	defer r.close()
+	r.blocks(0, 9000, 10000, 2000, 4000)
+	r.wait(time.Millisecond)
+	dropped := 0
+	for una := range uint32(8) {
+		if una > 0 {
+			r.blocks(una*1000, 9000, 10000)
+		}
+		for range 5 {
+			if r.again(9000) {
+				dropped++
+			}
+		}
+	}
+	if dropped != mostSpared {
+		t.Errorf("%d of 40 resends of a segment are dropped, want %d", dropped, mostSpared)
+	}
+	r.answer(10000, 0, header.TCPFlagAck)
+	for i := range r.shards {
+		for _, f := range r.shards[i].flows {
+			if n := len(f.repair.spared); n != 0 {
+				t.Errorf("%d segments are remembered", n)
+			}
+		}
+	}
+}
+
 // TestRepairOfShortPath: nothing is kept of a path shorter than keepFrom before SACK has told of a
 // gap.
 func TestRepairOfShortPath(t *testing.T) {

@@ -38,7 +38,6 @@ type resender struct {
 	deliver func(frame []byte)
 	path    func(hash uint64) time.Duration
 	sackOK  func(hash uint64) bool // SACK is permitted
-	repairs bool                   // see repair
 
 	ends   []atomic.Uint64 // by hash: 32 bits of it, and where the flow's data ends
 	number atomic.Int32    // of flows kept
@@ -84,7 +83,7 @@ const (
 func (r *resender) open(clock tcpip.Clock, post Poster) {
 	r.clock, r.post, r.ends = clock, post, make([]atomic.Uint64, resendEnds)
 	r.deliver, r.path = func([]byte) {}, func(uint64) time.Duration { return 0 }
-	r.sackOK, r.repairs = func(uint64) bool { return true }, true
+	r.sackOK = func(uint64) bool { return true }
 	for i := range r.shards {
 		r.shards[i].flows = make(map[hdr.Tuple]*resendFlow)
 	}
@@ -115,10 +114,7 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 	if size > 0 {
 		end, repeated = r.repeats(hash, seq, seq+size)
 	}
-	begins := repeated
-	if size > 0 && !repeated && r.repairs && (gaps || r.path(hash) >= keepFrom) {
-		begins = isSuper(pkt, s)
-	}
+	begins := repeated || isSuper(pkt, s) && (gaps || r.path(hash) >= keepFrom)
 	if !begins && r.number.Load() == 0 {
 		return false
 	}
@@ -141,7 +137,7 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 		return true
 	}
 	f.repeated = f.repeated || repeated
-	if repeated && r.repairs && r.sackOK(hash) && f.noteProbe(seq, seq+size, now) {
+	if repeated && r.sackOK(hash) && f.noteProbe(seq, seq+size, now) {
 		r.soon(0)
 	}
 	timeout := repeated && f.timedOut(seq, now)
@@ -206,7 +202,7 @@ func (r *resender) received(s *hdr.Segment) (c Changes) {
 		f.due = true
 		r.soon(finWait)
 	}
-	if r.repairs && f.noteReport(s, now) {
+	if f.noteReport(s, now) {
 		c |= repairBegun
 	}
 	switch p := &f.repair; {
