@@ -518,7 +518,8 @@ type TCPOptions struct {
 	// [Stack.MemoryStats] counts it. At least 64 KiB. Default: a quarter of the memory that the
 	// process may use, as of the machine, its cgroups and GOMEMLIMIT.
 	MaxMemory int64
-	// SendBuffer limits unacknowledged data per connection. Default 4 KiB, 1 MiB, 6 MiB.
+	// SendBuffer limits unacknowledged data per connection. Default 4 KiB, 1 MiB, 8 MiB: a writer
+	// goes on once half of it is free, so that 4 MiB are always on the way.
 	SendBuffer BufferRange
 	// ReceiveBuffer limits unread data per connection; its Max decides the window scale offered.
 	// Default 4 KiB, 1 MiB, 8 MiB: 8 MiB carries 640 Mbit/s over 100 ms. Buffers grow with the
@@ -586,7 +587,7 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	if o.CongestionControl == "" {
 		o.CongestionControl = "cubic"
 	}
-	o.SendBuffer = o.SendBuffer.or(BufferRange{minBuffer, 1 << 20, 6 << 20})
+	o.SendBuffer = o.SendBuffer.or(BufferRange{minBuffer, 1 << 20, 8 << 20})
 	o.ReceiveBuffer = o.ReceiveBuffer.or(BufferRange{minBuffer, 1 << 20, 8 << 20})
 	o.Backlog = cmp.Or(o.Backlog, defaultBacklog)
 	k := net.KeepAliveConfig{Enable: true}

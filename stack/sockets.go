@@ -326,6 +326,7 @@ func (r *socketReader) options(ep *tcp.Endpoint, i *TCPInfo) {
 type tcpFields struct {
 	timestamps, sack, snd, rcv, queue fieldPlace // of tcp.Endpoint
 	sndWscale, mss, outstanding       fieldPlace // of tcp.sender
+	ssthresh, cwnd, cc                fieldPlace // of tcp.sender
 	finSent, sndUna, sndNxt           fieldPlace // of tcp.sender
 	rcvWscale                         fieldPlace // of tcp.receiver
 	used                              fieldPlace // of tcp.sndQueueInfo
@@ -356,6 +357,8 @@ func findTCPFields(ep reflect.Type) (f tcpFields) {
 	f.sndWscale = place(snd, "SndWndScale", number...)
 	f.mss = place(snd, "MaxPayloadSize", number...)
 	f.outstanding = place(snd, "Outstanding", number...)
+	f.ssthresh, f.cwnd = place(snd, "Ssthresh", reflect.Int), place(snd, "SndCwnd", reflect.Int)
+	f.cc = place(snd, "cc", reflect.Interface)
 	f.finSent = place(snd, "finSent", reflect.Bool)
 	f.sndUna, f.sndNxt = place(snd, "SndUna", number...), place(snd, "SndNxt", number...)
 	f.rcvWscale = place(f.rcv.pointsTo(), "RcvWndScale", number...)
@@ -367,8 +370,9 @@ func findTCPFields(ep reflect.Type) (f tcpFields) {
 func (f *tcpFields) report(log *slog.Logger) {
 	if len(f.missing) > 0 {
 		log.Warn("this version of gVisor lacks fields of TCP connections: ss shows 0 for them, "+
-			"and a closed connection may wait for its peer's FIN longer; use the version in the "+
-			"go.mod of rdma-netstack", "fields", strings.Join(f.missing, " "))
+			"a closed connection may wait for its peer's FIN longer, and slow start begins with "+
+			"ten segments after a pause; use the version in the go.mod of rdma-netstack",
+			"fields", strings.Join(f.missing, " "))
 	}
 }
 
@@ -459,6 +463,37 @@ func (f *tcpFields) finAcked(ep *tcp.Endpoint) bool {
 	snd := f.snd.target(reflect.ValueOf(ep).Elem())
 	return f.sndUna.index != nil && f.sndNxt.index != nil && f.finSent.bool(snd) &&
 		f.sndUna.int(snd) == f.sndNxt.int(snd)
+}
+
+// setThreshold makes a connection grow its window by slow start up to so many segments. It reports
+// whether the field is there.
+func (f *tcpFields) setThreshold(ep *tcp.Endpoint, segments int) bool {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	at := f.ssthresh.in(f.snd.target(reflect.ValueOf(ep).Elem()))
+	if at.IsValid() {
+		writable(at).SetInt(int64(segments))
+	}
+	return at.IsValid()
+}
+
+// growCubic gives a connection whose window is full, outside of slow start, the window that CUBIC
+// has now.
+func (f *tcpFields) growCubic(ep *tcp.Endpoint, now tcpip.MonotonicTime) {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	snd := f.snd.target(reflect.ValueOf(ep).Elem())
+	at, cc := f.cwnd.in(snd), f.cc.target(snd)
+	if !at.IsValid() || cc.Kind() != reflect.Pointer {
+		return
+	}
+	cwnd, state := int(at.Int()), fieldOf(cc.Elem(), "TCPCubicState", reflect.Struct)
+	if f.outstanding.int(snd) < cwnd || f.ssthresh.int(snd) > cwnd || !state.IsValid() {
+		return
+	}
+	if cubic, ok := writable(state).Addr().Interface().(*tcp.TCPCubicState); ok {
+		writable(at).SetInt(int64(cubicWindow(cubic, now.Sub(cubic.T), cwnd)))
+	}
 }
 
 func setEnds(so *Socket, info *gstack.TransportEndpointInfo) {

@@ -175,7 +175,7 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	}
 	s.env.Net = s.net
 	s.conns.net = s.net
-	s.conns.starts.clock = cfg.Clock
+	s.conns.starts = slowStarts{clock: cfg.Clock, net: s.net, fields: &s.fields}
 	s.orphans = orphans{clock: cfg.Clock, fields: &s.fields}
 	s.memory.init(s)
 	s.fields.report(s.log)

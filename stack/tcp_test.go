@@ -386,7 +386,7 @@ func TestOptions(t *testing.T) {
 			tcpip.TCPAlwaysUseSynCookies(false)},
 		{"send", option(new(tcpip.TCPSendBufferSizeRangeOption)),
 			tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 2, Max: 3},
-			tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 6 << 20}},
+			tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}},
 		{"receive", option(new(tcpip.TCPReceiveBufferSizeRangeOption)),
 			tcpip.TCPReceiveBufferSizeRangeOption{Min: 4, Default: 5, Max: 6},
 			tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 1 << 20, Max: 8 << 20}},

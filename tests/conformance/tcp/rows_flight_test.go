@@ -1,5 +1,25 @@
 package tcp
 
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// burst returns the lines for n segments of 1000 bytes from seq on; the last one has these flags.
+func burst(seq, n int, last string) string {
+	var b strings.Builder
+	for i := range n {
+		flags := "A"
+		if i == n-1 {
+			flags = last
+		}
+		fmt.Fprintf(&b, "\n> %s %d+1000 ack 1", flags, seq+1000*i)
+	}
+	return b.String()
+}
+
 // flights are how a flight is sent again of which nothing but the end arrives, the second time.
 func flights() []row {
 	return []row{
@@ -73,5 +93,28 @@ func flights() []row {
 				200ms  < A 1 ack 2001 sack 9001-10001
 				320ms  > PA 2001+1000 ack 1
 				330ms  < A 1 ack 10001`},
+		{name: "slow start goes on after a late acknowledgement has ended it",
+			source: "RFC 9406 4.2; stack/link.go, slowStarts",
+			linux:  "does not end it below 16 segments, net/ipv4/tcp_cubic.c",
+			config: func(c *stack.Config) {
+				c.TCP.SendBuffer = stack.BufferRange{Min: 4 << 10, Default: 40000, Max: 40000}
+			},
+			script: `
+				0      open mss 1040 sackok ts rtt 3ms
+				       write 60000 ...` + burst(1, 10, "A") + `
+				3ms    < A 1 ack 10001` + burst(10001, 20, "A") + `
+				6ms    < A 1 ack 11001` + burst(30001, 2, "A") + `
+				7600us < A 1 ack 12001` + burst(32001, 1, "A") + ` # 21 are in flight
+				9ms    < A 1 ack 33001` + burst(33001, 7, "PA") +
+				burst(40001, 14, "A") + `
+				       done write
+				12ms   < A 1 ack 54001` + burst(54001, 6, "PA") + `
+				15ms   < A 1 ack 60001
+				301ms  write 54000 ...` + burst(60001, 10, "A") + `
+				304ms  < A 1 ack 70001` + burst(70001, 20, "A") + `
+				307ms  < A 1 ack 90001` + burst(90001, 10, "PA") +
+				burst(100001, 14, "PA") + `
+				       done write
+				310ms  < A 1 ack 114001`},
 	}
 }

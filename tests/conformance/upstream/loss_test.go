@@ -222,6 +222,29 @@ func TestThreshold(t *testing.T) {
 		"threshold of slow start is %d packets, the flight was some 180", r.state().Ssthresh)
 }
 
+// TestCubicFraction: after a loss CUBIC's window stays as it is for as long as it is to grow by
+// less than half, as each acknowledgement leaves the fraction out.
+func TestCubicFraction(t *testing.T) {
+	bulk(t)
+	const lost, later = 1500 * time.Millisecond, 4 * time.Second
+	r := road{gso: true, window: 1 << 20, delay: 40 * time.Millisecond, rate: 12.5e6}
+	once := false
+	r.fate = func(now time.Duration) time.Duration {
+		if now > lost && !once {
+			once = true
+			return -1
+		}
+		return 0
+	}
+	r.run(t, 1<<40, lost+later)
+	s := r.state()
+	c := s.Cubic
+	at := c.TimeSinceLastCongestion.Seconds() - c.K
+	shows(t, "33-cubic-fraction", s.SndCwnd < s.Ssthresh+s.Ssthresh/20,
+		"%d packets after the loss, %d four seconds later, where CUBIC has %.0f", s.Ssthresh,
+		s.SndCwnd, c.C*at*at*at+c.WMax)
+}
+
 // TestProbe: the peer is slow for two round trips, and the tail loss probe is sent for nothing. The
 // acknowledgement of all data, which comes before the one with the report of a duplicate, counts as
 // that of the probe: a loss, for which the window shrinks.

@@ -23,7 +23,7 @@ import (
 // Settings in which netstack's defaults differ from those of package stack, in bytes.
 const (
 	UDPBuffer  = 4 << 20 // each way
-	tcpSendMax = 6 << 20
+	tcpSendMax = 8 << 20
 	tcpRecvMax = 8 << 20
 	tcpStart   = 1 << 20
 )

@@ -134,7 +134,9 @@ func seeds(t *testing.T) (from, to uint64) {
 // TestLossyWire: no connection stops forever, and none stalls for long, whatever is lost.
 // The slowest of the first 100 seeds with 15 % loss, seed 45, takes 29 s: of one segment three
 // acknowledgements are lost and then three copies, and the timeouts double as RFC 6298 section 5.5
-// has it: 0.2, 0.4, 0.8, 1.6, 3.3, 6.6 and 13 s. LOSSY_SEEDS=5000 makes it 60,000 runs. `make test` runs 1800, without the race detector, which
+// has it: 0.2, 0.4, 0.8, 1.6, 3.3, 6.6 and 13 s.
+//
+// LOSSY_SEEDS=5000 makes it 60,000 runs. `make test` runs 1800, without the race detector, which
 // makes it ten times slower.
 func TestLossyWire(t *testing.T) {
 	need.Long(t, "retransmission timeouts in real time, 23 s")

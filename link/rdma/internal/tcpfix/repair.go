@@ -40,9 +40,9 @@ const (
 	maxRepaired = 64 << 10
 	// maxSpans bounds what is kept of SACK blocks, and of what was sent again.
 	maxSpans = 64
-	// mostSpared bounds how often netstack's resends of a segment are dropped: it gives a connection
-	// up that has sent one 15 times, whether or not that has left the link. On shorter paths than
-	// keepFrom, whose round trip is not known well, none are dropped.
+	// mostSpared bounds how often netstack's resends of a segment are dropped: it gives up a
+	// connection that has sent one 15 times, whether or not that has left the link. On paths
+	// shorter than keepFrom, whose round trip is not known well, none are dropped.
 	mostSpared = 3
 	// reportParts is the number of duplicates that a report becomes: netstack counts three, and not
 	// the first if its window is another than the last.
