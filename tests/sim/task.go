@@ -121,6 +121,7 @@ type flow struct {
 	ended     bool  // the sender has ended its direction without an error
 	recvErr   error
 	eof       bool // the receiver has read the end
+	pace      pace
 }
 
 // check says what is wrong with a direction after both ends have returned. Errors are right only if
@@ -144,6 +145,7 @@ func (f *flow) check(allowed bool) error {
 
 // send writes n bytes, in pieces of random size.
 func (t *task) send(c net.Conn, f *flow, n int) bool {
+	f.pace.begin(t.w)
 	buf := make([]byte, min(n, 64<<10))
 	for end := f.sent + n; f.sent < end && f.sendErr == nil; {
 		b := buf[:min(end-f.sent, 1+t.dice.IntN(len(buf)))]
@@ -184,7 +186,9 @@ func (t *task) receive(c net.Conn, f *flow, n int, pause time.Duration) error {
 			return fmt.Errorf("byte %d of the stream is wrong", f.got+i)
 		}
 		f.got += k
-		f.note(err)
+		if f.note(err); f.eof {
+			f.pace.end(t.w)
+		}
 		if pauses++; pauses <= maxPauses {
 			t.sleep(pause)
 		}

@@ -169,7 +169,10 @@ func (j *job) checkSession(s *session) error {
 	if err := s.back.check(mayFail || !s.served); err != nil {
 		return fmt.Errorf("server to client: %w", err)
 	}
-	return nil
+	if mayFail {
+		return nil
+	}
+	return j.checkPace(s)
 }
 
 // streams runs work of TCP connections: one client, and a server for each connection.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 )
@@ -190,10 +189,7 @@ func (w *world) answered() error {
 
 // overflowed reports whether frames came to a host of ours whose rings had no room for them.
 func (w *world) overflowed() bool {
-	return slices.ContainsFunc(w.hosts, func(h host) bool {
-		o, ours := h.(interface{ outOfBuffer() uint64 })
-		return ours && o.outOfBuffer() > 0
-	})
+	return w.outOfBuffer() > 0
 }
 
 // takeDown takes all hosts down.
