@@ -111,7 +111,24 @@ func segmentsPerFrame(n int) int {
 	return segs
 }
 
+// Validate says in one sentence which number of n no port takes, and what is taken, or returns nil.
+// Open refuses further ones that its port does not take, such as an MTU above the port's.
+func (n *NIC) Validate() error {
+	if n.VLAN > maxVLAN {
+		return errorOfKind(ErrConfig, "VLAN is %d and must be a number from 1 to %d, or 0 for none",
+			n.VLAN, maxVLAN)
+	}
+	if n.MTU != 0 && (n.MTU < minMTU || n.MTU > maxMTU) {
+		return errorOfKind(ErrConfig, "MTU is %d and must be a number from %d to %d, or 0 for the "+
+			"port's", n.MTU, minMTU, maxMTU)
+	}
+	return nil
+}
+
 func (p *plan) checkSizes(cfg *Config, portMTU int) error {
+	if err := cfg.NIC.Validate(); err != nil {
+		return err
+	}
 	for _, c := range []struct {
 		name         string
 		v, low, high int
@@ -125,7 +142,6 @@ func (p *plan) checkSizes(cfg *Config, portMTU int) error {
 		{"TxBufferSize", p.stage, minStage, maxStage, true},
 		{"TxInline", p.inline, minInlineMax, maxInlineMax, false},
 		{"SpareFrames", p.spare, 1, 1 << 20, false},
-		{"VLAN", int(cfg.VLAN), 0, maxVLAN, false},
 		{"MTU", p.mtu, minMTU, min(maxMTU, portMTU), false},
 	} {
 		if c.v < c.low || c.v > c.high || c.power && bits.OnesCount(uint(c.v)) != 1 {

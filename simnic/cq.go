@@ -48,7 +48,7 @@ type CQAttr struct {
 	Events     func(Event) // EventCQError; same rule
 }
 
-// CQStatus is the health of a completion queue.
+// CQStatus tells the health of a completion queue.
 type CQStatus uint8
 
 // Completion queue statuses, in the numbers of the CQ context.
@@ -58,7 +58,7 @@ const (
 	CQWriteError CQStatus = 10
 )
 
-// CQ is a completion queue. The NIC writes entries, the driver publishes in the
+// CQ represents a completion queue. The NIC writes entries, the driver publishes in the
 // record how far it has read.
 type CQ struct {
 	nic    *NIC
@@ -77,7 +77,7 @@ type CQ struct {
 	attached []failer // queues that stop when this one fails
 }
 
-// failer is a queue that completes into a CQ.
+// failer stands for a queue that completes into a CQ.
 type failer interface{ cqFailed() }
 
 // CreateCQ creates a completion queue. The caller has written every entry's last byte so that none

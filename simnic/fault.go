@@ -60,7 +60,7 @@ type Injection struct {
 	hits int
 }
 
-// injections is all faults in force.
+// injections holds all faults in force.
 type injections struct {
 	mu   sync.Mutex
 	list []*Injection

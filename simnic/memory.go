@@ -7,9 +7,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
 
-// Memory is memory that the device may access, as one range of offsets. It may consist of pieces
-// that are not adjacent: the pages of a guest, or the banks of its physical memory with holes
-// between them.
+// Memory describes memory that the device may access, as one range of offsets. It may consist of
+// pieces that are not adjacent: the pages of a guest, or the banks of its physical memory with
+// holes between them.
 //
 // A Memory does not own its regions. Its creator keeps it mapped until every object made with it is
 // destroyed.
@@ -21,7 +21,7 @@ type Memory struct {
 	size   uint64
 }
 
-// piece is adjacent memory that starts at an offset of the whole.
+// piece describes adjacent memory that starts at an offset of the whole.
 type piece struct {
 	at  uint64
 	mem *mmio.Region
@@ -59,7 +59,7 @@ func NewPagedMemory(pages []*mmio.Region, offset, length int) (*Memory, error) {
 	return m, nil
 }
 
-// Bank is memory at a physical address of a guest.
+// Bank describes memory at a physical address of a guest.
 type Bank struct {
 	Addr uint64
 	Mem  *mmio.Region
@@ -83,7 +83,7 @@ func NewBankedMemory(banks []Bank) (*Memory, error) {
 	return m, nil
 }
 
-// MemoryPart is Len bytes of a Memory from Offset on.
+// MemoryPart names Len bytes of a Memory from Offset on.
 type MemoryPart struct {
 	Mem         *Memory
 	Offset, Len uint64

@@ -8,7 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// merge is TCP segments of one flow that arrive in order in one batch and share
+// merge holds TCP segments of one flow that arrive in order in one batch and share
 // a WQE and a completion. The first one's headers stay in place. Guarded by the
 // queue's lock; while it is open, RQ.wqe holds its WQE.
 type merge struct {

@@ -30,8 +30,8 @@ type KeyTranslations struct {
 	Page func(addr uint64, n int) (*mmio.Region, error)
 }
 
-// MKey is a registered memory region. A WQE may access [Start, Start+Len) through its key, from
-// queues of the same protection domain.
+// MKey represents a registered memory region. A WQE may access [Start, Start+Len) through its key,
+// from queues of the same protection domain.
 type MKey struct {
 	nic  *NIC
 	attr MKeyAttr

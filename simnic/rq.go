@@ -50,7 +50,7 @@ type Striding struct {
 // maxRecvWQE gives the longest receive WQE of any device.
 const maxRecvWQE = 512
 
-// RQ is a receive queue. The driver posts WQEs by advancing the record; the NIC
+// RQ represents a receive queue. The driver posts WQEs by advancing the record; the NIC
 // consumes them in ring order.
 //
 //	      Modify        error other than a length error, a lost CQ, Modify

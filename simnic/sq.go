@@ -23,7 +23,7 @@ type SQAttr struct {
 	Events     func(Event)
 }
 
-// SQ is a send queue. The driver writes WQEs and then the doorbell; the NIC
+// SQ represents a send queue. The driver writes WQEs and then the doorbell; the NIC
 // executes them on the goroutine that wrote it or, while frames have to wait for a
 // receiver, on the queue's asynchronous sender (see doorbell).
 //

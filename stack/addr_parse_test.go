@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/netpair"
 )
@@ -70,6 +71,10 @@ func TestConfigValidate(t *testing.T) {
 		{"gateway of an address without length",
 			stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(addr("192.0.2.1"), -1)},
 				Gateways: []netip.Addr{addr("192.0.2.254")}}, ""},
+		{"VLAN of 13 bits", stack.Config{NIC: dv.NIC{VLAN: 4095}}, "VLAN is 4095 and must be"},
+		{"MTU below IPv4's", stack.Config{NIC: dv.NIC{MTU: 100}}, "MTU is 100 and must be"},
+		{"MTU of less than none", stack.Config{NIC: dv.NIC{MTU: -1}}, "MTU is -1 and must be"},
+		{"DSCP of seven bits", stack.Config{DSCP: 64}, "code points are 0 to 63"},
 		{"no address", stack.Config{Addresses: []netip.Prefix{{}}}, "an address is empty"},
 		{"address of an IPv4 address in IPv6 form",
 			stack.Config{Addresses: []netip.Prefix{netip.PrefixFrom(addr("::ffff:192.0.2.1"), -1)}},

@@ -347,6 +347,9 @@ func (c Config) withDefaults() Config {
 // Validate says in one sentence what is wrong with c and how to put it right, or nil.
 func (c Config) Validate() error {
 	c = c.withDefaults()
+	if err := c.NIC.Validate(); err != nil {
+		return err
+	}
 	if err := c.validateHost(); err != nil {
 		return err
 	}

@@ -23,6 +23,22 @@
 //     another host claims one.
 //   - Closing: Close wakes all blocked callers, of a connection, a listener or the whole [Stack].
 //
+// # Configuration
+//
+// The zero [Config] is useful, and most programs set three fields: NIC.Device, Addresses and
+// Gateways. The others are grouped by what they decide:
+//
+//   - [dv.NIC] names the port, its queues, MAC, VLAN and MTU; Driver changes what else package dv
+//     can do, such as formats of descriptors.
+//   - [UplinkOptions] says what carries the frames (rings, packet sockets), how it is waited for,
+//     and what happens when the device fails or is removed.
+//   - [AddressOptions] says how addresses are obtained, checked and announced; Dynamic asks for
+//     them.
+//   - [TCPOptions] and UDPBuffer bound memory and set TCP's defaults.
+//
+// Each option is checked by [Config.Validate], which [Open] and [New] call, and which returns one
+// sentence with the cure.
+//
 // # Groups
 //
 // [Stack.ListenMulticastUDP], [Stack.ListenPacket] with a group's address, and [UDPConn.JoinGroup]

@@ -275,6 +275,9 @@ func (h *host) openLink(ctx context.Context) (link *rdma.Endpoint, err error) {
 	s := h.stack
 	cfg := s.uplinkConfig()
 	cfg.Host = h
+	if err := s.cfg.checkDriver(&cfg.NIC); err != nil {
+		return nil, err
+	}
 	if h.link, err = packet.Open(cfg.PortConfig()); err != nil {
 		return nil, err
 	}

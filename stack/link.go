@@ -103,6 +103,15 @@ func (c *Config) driverConfig() dv.Config {
 	return d
 }
 
+// checkDriver refuses what Driver has changed although other fields of c decide it.
+func (c *Config) checkDriver(d *dv.Config) error {
+	if d.HostMode || d.TakesOver != (c.Predecessor != nil) {
+		return errors.New("Driver sets HostMode or TakesOver, which the stack decides: " +
+			"use Host or Predecessor of stack.Config instead")
+	}
+	return nil
+}
+
 // ZeroCopySend has devices that stacks of this process open from now on send what programs write
 // to TCP in pieces of more than 32 KiB from where netstack keeps it until it is acknowledged,
 // instead of copying it once more. Netstack's large buffers lie in 16 MiB of the process's own

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,4 +148,27 @@ func onlyUnsupported(err error) error {
 		return err
 	}
 	return nil
+}
+
+// TestDriverLimits: what other options decide is refused from Driver, and the device is free again.
+func TestDriverLimits(t *testing.T) {
+	nic := card(t, "sim", 1)
+	for name, change := range map[string]func(*dv.Config){
+		"HostMode":  func(d *dv.Config) { d.HostMode = true },
+		"TakesOver": func(d *dv.Config) { d.TakesOver = true },
+	} {
+		cfg := onCard(nic, 1, "192.0.2.1/24")
+		cfg.Driver = change
+		s, err := stack.Open(t.Context(), cfg)
+		if err == nil {
+			must(t, s.Close())
+		}
+		if err == nil || !strings.Contains(err.Error(), "use Host or Predecessor") {
+			t.Errorf("%s: %v, want a refusal that names Host and Predecessor", name, err)
+		}
+	}
+	s, err := stack.Open(t.Context(), onCard(nic, 1, "192.0.2.1/24"))
+	need.That(t, "simnic", onlyUnsupported(err))
+	must(t, err)
+	must(t, s.Close())
 }

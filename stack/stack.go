@@ -476,8 +476,12 @@ func sendQueues(receive, processors int) int {
 
 // open gives s a device and its link. What it has opened is closed by Close, if not by itself.
 func (s *Stack) open(ctx context.Context) error {
-	var err error
-	if s.uplink, err = uplink.Open(ctx, s.uplinkConfig()); err != nil {
+	cfg := s.uplinkConfig()
+	err := s.cfg.checkDriver(&cfg.NIC)
+	if err != nil {
+		return err
+	}
+	if s.uplink, err = uplink.Open(ctx, cfg); err != nil {
 		return err
 	}
 	link := s.uplink.Endpoint()

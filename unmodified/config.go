@@ -1,6 +1,7 @@
 package unmodified
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -98,13 +99,13 @@ func settings() []setting {
 			return err
 		}},
 		{"VLAN", "1 to 4094", func(c *Config, v string) error {
-			n, err := parseNumber(v, 1, 4094)
+			n, err := strconv.ParseUint(v, 10, 16)
 			c.Stack.NIC.VLAN = uint16(n)
-			return err
+			return cmp.Or(err, c.Stack.NIC.Validate())
 		}},
-		{"MTU", "1280 to 9978", func(c *Config, v string) (err error) {
-			c.Stack.NIC.MTU, err = parseNumber(v, 1280, 9978)
-			return err
+		{"MTU", "a number of bytes", func(c *Config, v string) (err error) {
+			c.Stack.NIC.MTU, err = strconv.Atoi(v)
+			return cmp.Or(err, c.Stack.NIC.Validate())
 		}},
 		{"QUEUES", "a number of receive queues", func(c *Config, v string) (err error) {
 			c.Stack.NIC.RxQueues, err = parseNumber(v, 1, 64)

@@ -23,7 +23,7 @@ type question struct {
 	network                  string // that the query came over
 }
 
-// flight is a forwarded question in progress. It belongs to the client that asked first; others
+// flight holds a forwarded question in progress. It belongs to the client that asked first; others
 // with the same question wait for the same answer.
 type flight struct {
 	question question
@@ -40,7 +40,7 @@ type waiter struct {
 	deliver func(*dns.Msg)
 }
 
-// flights are the questions in progress, shared among clients: a single client may use all, but
+// flights holds the questions in progress, shared among clients: a single client may use all, but
 // when another one arrives, the client with the most loses one.
 type flights struct {
 	mu      sync.Mutex

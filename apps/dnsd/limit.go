@@ -14,7 +14,7 @@ import (
 // Config.ResponseRate is 0.
 const DefaultResponseRate = 200
 
-// limitBuckets is about the number of prefixes that are counted separately.
+// limitBuckets bounds about how many prefixes are counted separately.
 const limitBuckets = 1 << 15
 
 // limiter bounds the answers over UDP to each prefix, /24 of IPv4 and /56 of IPv6, so that queries
@@ -89,8 +89,8 @@ func (a asker) addressOnly() netip.Addr {
 	}
 }
 
-// optRecord is the OPT record of an answer without options: it says only that EDNS is supported
-// (RFC 6891).
+// optRecord returns the OPT record of an answer without options: it says only that EDNS is
+// supported (RFC 6891).
 var optRecord = [11]byte{0, 0, 41, udpSize >> 8, udpSize & 0xff}
 
 // truncated writes an empty answer with TC to query into out; nil when the query is not a simple

@@ -11,7 +11,7 @@ const (
 	udpSize = 1232
 )
 
-// action is the result of processing one query.
+// action says what became of one query.
 type action int
 
 const (

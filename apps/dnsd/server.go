@@ -81,7 +81,7 @@ type Server struct {
 	serving sync.WaitGroup      // Add only under mu while closing is false
 }
 
-// closer is a net.Conn, net.PacketConn or net.Listener.
+// closer stands for a net.Conn, net.PacketConn or net.Listener.
 type closer interface{ Close() error }
 
 // New loads the zone files. The error of a broken one begins with file:line.

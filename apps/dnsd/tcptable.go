@@ -16,7 +16,7 @@ type tcpConn struct {
 	since time.Time // when it began to wait for a query; guarded by the table's mu
 }
 
-// tcpTable is the TCP connections of a server.
+// tcpTable holds the TCP connections of a server.
 type tcpTable struct {
 	clock clock.Clock
 

@@ -44,7 +44,7 @@ func (b *batch) offerAddrs() {
 	}
 }
 
-// runBatches is run for a conn that moves many datagrams at once.
+// runBatches does what run does, for a conn that moves many datagrams at once.
 func (w *udpWorker) runBatches(conn batchConn) error {
 	b := newBatch()
 	for {

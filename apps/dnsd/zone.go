@@ -19,7 +19,7 @@ type zone struct {
 	soa    *dns.SOA        // its TTL is already the one of negative answers, RFC 2308 section 3
 }
 
-// node is one name's records by type; each set has one TTL.
+// node holds one name's records by type; each set has one TTL.
 type node map[uint16][]dns.RR
 
 // lineReader counts the lines that the zone parser has read.

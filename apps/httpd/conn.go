@@ -26,9 +26,9 @@ const (
 	maxOwed = 4 << 20
 )
 
-// conn is an accepted connection that its peer must keep moving. Writes have a deadline that
-// progress renews; one of net/http's goroutines writes at a time. Close documents what happens to
-// data that the peer has not received.
+// conn represents an accepted connection that its peer must keep moving. Writes have a deadline
+// that progress renews; one of net/http's goroutines writes at a time. Close documents what happens
+// to data that the peer has not received.
 type conn struct {
 	net.Conn
 	table *table
@@ -299,7 +299,7 @@ func timeFor(n, rate int64) time.Duration {
 	return time.Duration(n/rate)*time.Second + time.Duration(n%rate)*time.Second/time.Duration(rate)
 }
 
-// paced is a request's body that must arrive at the floor's rate or faster.
+// paced represents a request's body that must arrive at the floor's rate or faster.
 type paced struct {
 	io.ReadCloser
 	rc      *http.ResponseController

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// files is the static files below a directory: regular files and directories. Devices, FIFOs and
-// sockets are never opened: opening one may block forever, or have a side effect.
+// files serves the static files below a directory: regular files and directories. Devices, FIFOs
+// and sockets are never opened: opening one may block forever, or have a side effect.
 type files struct {
 	root     *os.Root
 	listings bool // of directories without an index.html
@@ -89,7 +89,7 @@ func withoutDetail(err error) error {
 	return fs.ErrNotExist
 }
 
-// visible is an open file whose listing, if it is a directory, leaves out dot files.
+// visible represents an open file whose listing, if it is a directory, leaves out dot files.
 type visible struct {
 	*os.File
 	dotFiles bool

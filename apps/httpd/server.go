@@ -246,7 +246,7 @@ func (s *Server) awaitRequests(ctx context.Context) {
 	}
 }
 
-// sayingLast is h, with answers that say when they are the connection's last.
+// sayingLast returns h, with answers that say when they are the connection's last.
 func (s *Server) sayingLast(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.draining.Load() {

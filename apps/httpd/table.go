@@ -27,7 +27,7 @@ type table struct {
 	shut      bool                    // closed connections linger no more
 }
 
-// lingerer is a closed connection and the timer that resets it.
+// lingerer holds a closed connection and the timer that resets it.
 type lingerer struct {
 	c     *conn
 	timer clock.Timer

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// params are the client's, with iperf3's names. Those that only concern the client are left out.
+// params holds the client's, with iperf3's names. Those that only concern the client are left out.
 type params struct {
 	TCP           bool    `json:"tcp"`
 	UDP           bool    `json:"udp"`

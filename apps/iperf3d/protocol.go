@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// state is one byte on the control connection; the server's tell the client what to do next.
+// state holds one byte on the control connection; the server's tell the client what to do next.
 type state int8
 
 const (

@@ -154,5 +154,5 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close is Shutdown without a limit.
+// Close does what Shutdown does, without a limit.
 func (s *Server) Close() error { return s.Shutdown(context.Background()) }

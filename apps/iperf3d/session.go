@@ -22,7 +22,7 @@ const (
 	finalWriteTime = 100 * time.Millisecond // to read the final byte
 )
 
-// session is one test: its control connection and its streams.
+// session holds one test: its control connection and its streams.
 type session struct {
 	srv    *Server
 	ctl    net.Conn
@@ -43,7 +43,7 @@ type session struct {
 	running    atomic.Bool  // the streams are running
 }
 
-// arrival is a data connection or flow whose test may not have its parameters yet.
+// arrival holds a data connection or flow whose test may not have its parameters yet.
 type arrival struct {
 	at     uint64 // place in the order of arrival: the client assigns its streams in that order
 	stream func(p *params) *stream

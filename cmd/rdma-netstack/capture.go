@@ -278,7 +278,7 @@ func extcapCommand(out streams) *cobra.Command {
 	return cmd
 }
 
-// extcapFlags are Wireshark's.
+// extcapFlags holds the flags that Wireshark gives.
 type extcapFlags struct {
 	interfaces, dlts, config, capture bool
 	name, fifo, filter, version       string

@@ -134,7 +134,7 @@ func perSecond(took []time.Duration, elapsed time.Duration) float64 {
 	return float64(len(took)) / elapsed.Seconds()
 }
 
-// median is in microseconds.
+// median returns the median in microseconds.
 func median(took []time.Duration, _ time.Duration) float64 {
 	slices.Sort(took)
 	return float64(took[len(took)/2].Nanoseconds()) / 1000

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// compared is one load's figures, means of all rounds.
+// compared holds one load's figures, means of all rounds.
 type compared struct {
 	load  compareLoad
 	Host  float64
 	Slice float64
 }
 
-// comparison is the results, and of what.
+// comparison holds the results, and says of what.
 type comparison struct {
 	*scene
 	rows []compared
 }
 
-// ratio is above 1 where the slice is better.
+// ratio returns more than 1 where the slice is better.
 func (c compared) ratio() float64 {
 	if c.load.Lower {
 		return c.Host / c.Slice

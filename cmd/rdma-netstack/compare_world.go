@@ -26,14 +26,14 @@ const (
 	compareDNS    = "192.0.2.10:53"
 )
 
-// contender is the two servers on one of the stacks and the network their clients are in.
+// contender holds the two servers on one of the stacks and the network their clients are in.
 type contender struct {
 	name      string
 	http, dns string // ADDRESS:PORT
 	client    clientNet
 }
 
-// clientNet is a network as its clients see it: a *lab.Net, or that of this machine.
+// clientNet represents a network as its clients see it: a *lab.Net, or that of this machine.
 type clientNet interface {
 	Do(fn func() error) error
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
@@ -64,7 +64,7 @@ func localScene(ctx context.Context, queues int, undo *cleanup) (s *scene, err e
 	return s, err
 }
 
-// sockets are the methods that a server needs of a stack.
+// sockets lists the methods that a server needs of a stack.
 type sockets interface {
 	Listen(network, address string) (net.Listener, error)
 	ListenPacket(network, address string) (net.PacketConn, error)

@@ -21,8 +21,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// station is one of the three on the demo's wire. The addresses are those that RFC 5737, RFC 3849
-// and RFC 7042 reserve for documentation.
+// station represents one of the three hosts on the demo's wire. The addresses are those that RFC
+// 5737, RFC 3849 and RFC 7042 reserve for documentation.
 type station struct {
 	name   string
 	v4, v6 netip.Prefix
@@ -49,7 +49,7 @@ const (
 	linkVeth = "veth"
 )
 
-// demoPort is the interface's name in both namespaces.
+// demoPort names the interface in both namespaces.
 const demoPort = "eth0"
 
 // kernelPort says where the kernel's own web server of the demo on one address is.
@@ -68,7 +68,7 @@ netdev   IN A     192.0.2.20
 netdev   IN AAAA  2001:db8::20
 `
 
-// world is everything the demo runs.
+// world holds everything the demo runs.
 //
 //	namespace "outside"          this process                          namespace "host"
 //	client: ping curl dig        HTTP and DNS servers                  kernel HTTP server
@@ -147,7 +147,7 @@ func (w *world) connectNIC(context.Context) (err error) {
 	return w.connectPort(w.nic.ConnectNetdev, w.host, w.netdev, nil)
 }
 
-// bestLinks is tap where this process may have one.
+// bestLinks returns tap where this process may have one.
 func bestLinks() string {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -29,7 +29,7 @@ needs no device.`,
 	return cmd
 }
 
-// device is dv.DeviceInfo as it is printed.
+// device holds a dv.DeviceInfo as it is printed.
 type device struct {
 	Name      string `json:"name"`
 	Port      int    `json:"port"`
@@ -155,7 +155,7 @@ func dash(s string) string {
 	return s
 }
 
-// number is empty for an unknown value.
+// number formats a number, as nothing if it is unknown.
 func number(n int) string {
 	if n == 0 {
 		return ""

@@ -58,7 +58,7 @@ Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.`,
 // contactTime bounds the checks of --first-contact; steps of the user add to it.
 const contactTime = 28 * time.Second
 
-// doctorFlags are those of the doctor.
+// doctorFlags holds the flags of doctor.
 type doctorFlags struct {
 	device                string
 	contact, pull, asJSON bool

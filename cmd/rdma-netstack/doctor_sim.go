@@ -48,8 +48,8 @@ func simContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 	return cfg, nil
 }
 
-// listedAddresses are the addresses that the software NIC's netdev, which has no e-switch, has been
-// told to receive. One goroutine uses it.
+// listedAddresses holds the addresses that the software NIC's netdev, which has no e-switch, has
+// been told to receive. One goroutine uses it.
 type listedAddresses struct{ macs []net.HardwareAddr }
 
 func (l *listedAddresses) Add(mac net.HardwareAddr) error {
@@ -61,7 +61,7 @@ func (l *listedAddresses) Remove(net.HardwareAddr) error { return nil }
 
 func (l *listedAddresses) Close() error { return nil }
 
-// arpHost is a wire's end with a host at it that answers ARP for its address.
+// arpHost represents a wire's end with a host at it that answers ARP for its address.
 type arpHost struct {
 	wire.Wire
 	addr netip.Addr

@@ -73,6 +73,10 @@ func (o *option) define(fs *pflag.FlagSet) {
 		fs.StringArrayVarP(to, name, letter, *to, o.help)
 	case *int:
 		fs.IntVarP(to, name, letter, *to, o.help)
+	case *uint8:
+		fs.Uint8VarP(to, name, letter, *to, o.help)
+	case *uint16:
+		fs.Uint16VarP(to, name, letter, *to, o.help)
 	case *int64:
 		fs.Int64VarP(to, name, letter, *to, o.help)
 	case *uint64:

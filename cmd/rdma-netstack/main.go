@@ -218,7 +218,7 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// output is the standard output. It keeps the first error, which becomes the program's: results
+// output wraps the standard output and keeps the first error, which becomes the program's: results
 // that cannot be written are a failure. It may be used from any goroutine.
 type output struct {
 	to io.Writer

@@ -71,7 +71,7 @@ func pktgenRxCommand(out streams) *cobra.Command {
 	return cmd
 }
 
-// pktgenFlags are those of pktgen tx and rx.
+// pktgenFlags holds the flags of pktgen tx and rx.
 type pktgenFlags struct {
 	ringFlags
 	dst         net.HardwareAddr

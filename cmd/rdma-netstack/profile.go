@@ -34,7 +34,7 @@ func profileCommand(out streams) *cobra.Command {
 	return cmd
 }
 
-// profileFlags are which profile to take, and where to.
+// profileFlags says which profile to take, and where to.
 type profileFlags struct {
 	lookFlags
 	file string

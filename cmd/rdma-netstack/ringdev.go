@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// ringFlags are those of pktgen and xconnect.
+// ringFlags holds the flags that pktgen and xconnect share.
 type ringFlags struct {
 	device      string
 	mac         net.HardwareAddr

@@ -22,7 +22,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// serveFlags are those of all serve commands.
+// serveFlags holds the flags of all serve commands.
 type serveFlags struct {
 	device    string
 	addresses []netip.Prefix
@@ -39,8 +39,8 @@ type serveFlags struct {
 	fallback  string
 	maxOutage time.Duration
 	mtu       int
-	vlan      int
-	dscp      int
+	vlan      uint16
+	dscp      uint8
 	listen    []string // ADDRESS:PORT
 	log       logFlags
 	admin     string // ADDRESS:PORT of this machine
@@ -214,16 +214,6 @@ func (f *serveFlags) check(given func(flag string) bool) error {
 				"192.0.2.10/24, or auto",
 		)
 	}
-	if f.mtu != 0 && (f.mtu < 1280 || f.mtu > 9978) {
-		return fmt.Errorf("--mtu %d: want 1280 to 9978 bytes", f.mtu)
-	}
-	if f.vlan < 0 || f.vlan > 4094 {
-		return fmt.Errorf("--vlan %d: networks have numbers from 1 to 4094", f.vlan)
-	}
-	if f.dscp < 0 || f.dscp > 63 {
-		return fmt.Errorf("--dscp %d: code points are 0 to 63, such as 46 for expedited forwarding",
-			f.dscp)
-	}
 	for _, l := range f.listen {
 		if _, _, err := net.SplitHostPort(l); err != nil {
 			return fmt.Errorf("--listen %q: want ADDRESS:PORT or :PORT, such as :80", l)
@@ -363,7 +353,7 @@ func listenError(what, at string, err error) error {
 	return fmt.Errorf("listen for %s on %s: %w%s", what, at, err, hint)
 }
 
-// queueCount is the value of --queues: a number, or 0 for auto.
+// queueCount holds the value of --queues: a number, or 0 for auto.
 type queueCount int
 
 const (
@@ -428,7 +418,7 @@ func warnOfRules(log *slog.Logger, h stack.HostStats, listen []string) {
 	}
 }
 
-// logFlags are how a server logs. The zero value is text, warnings and errors.
+// logFlags says how a server logs. The zero value means text, warnings and errors.
 type logFlags struct {
 	json  bool
 	level *slog.Level // nil: info with json, else warn

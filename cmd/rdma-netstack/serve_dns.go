@@ -47,7 +47,7 @@ its own MAC address; Linux keeps the port's network interface and all other fram
 	return cmd
 }
 
-// dnsFlags are those of serve dns.
+// dnsFlags holds the flags of serve dns.
 type dnsFlags struct {
 	serveFlags
 	zones   []string
@@ -140,7 +140,7 @@ func (f *dnsFlags) listenDNS(s *slice, app *dnsd.Server) (serve []func() error, 
 	return serve, nil
 }
 
-// notShutDown is err, or nil if a socket began to serve after a shutdown, which a signal right
+// notShutDown returns err, or nil if a socket began to serve after a shutdown, which a signal right
 // after the start brings about: it is served to its end, as the others are.
 func notShutDown(err error) error {
 	if errors.Is(err, dnsd.ErrClosed) {

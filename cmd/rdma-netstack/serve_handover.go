@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// takeOverAuto is the --take-over that finds the server itself.
+// takeOverAuto names the --take-over that finds the server itself.
 const takeOverAuto = "auto"
 
 // checkEnding says in one sentence what is wrong with --drain, --take-over and
@@ -149,8 +149,8 @@ func (f *serveFlags) toLinux(st *stack.Stack, by onLinux) func(context.Context) 
 	}
 }
 
-// beside is the app that serves new clients from Linux's sockets while the other one ends. Nil is
-// none.
+// beside represents the app that serves new clients from Linux's sockets while the other one ends.
+// Nil is none.
 type beside struct {
 	app     server
 	running int

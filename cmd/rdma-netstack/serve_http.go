@@ -48,7 +48,7 @@ address; Linux keeps the port's network interface and all other frames.`,
 	return cmd
 }
 
-// httpFlags are those of the web server.
+// httpFlags holds the flags of the web server.
 type httpFlags struct {
 	httpd.Config
 	demonstration bool // the debug endpoints are on by default

@@ -14,7 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// server is an app that serves until it is shut down.
+// server represents an app that serves until it is shut down.
 type server interface {
 	Shutdown(ctx context.Context) error
 }
@@ -26,7 +26,7 @@ type lifetime interface {
 	Err() error // why, when Done is closed
 }
 
-// ending is how a server ends. The functions may be nil.
+// ending says how a server ends. The functions may be nil.
 type ending struct {
 	device lifetime
 	limit  time.Duration // for connections to finish
@@ -102,7 +102,7 @@ func serveUntilDone(ctx context.Context, app server, e ending, serve ...func() e
 	return errors.Join(first, err, next.end(stopping, &e))
 }
 
-// bySignal is why a server ends that is told to.
+// bySignal tells why a server ends: it was told to.
 const bySignal = "a signal"
 
 // stopping returns the time that connections have to finish: limit, or until another signal comes.

@@ -59,7 +59,7 @@ func (s *simFlags) addTo(cmd *cobra.Command, title string) {
 // wireWords lists what a wire may begin with.
 var wireWords = oneOf("tap:", "packet:", "none")
 
-// simFlagNames are those that need --device sim.
+// simFlagNames lists the flags that need --device sim.
 var simFlagNames = []string{"sim-wire", "sim-netdev", "sim-record", "sim-card", "faults"}
 
 // wireSpec holds what one port of the software NIC is connected to, as written on the command line.

@@ -16,7 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// slice is our part of a port with the stack on it.
+// slice holds our part of a port and the stack on it.
 type slice struct {
 	stack     *stack.Stack
 	sim       *simnic.NIC // nil on hardware
@@ -113,8 +113,9 @@ func useSim(cfg *dv.NIC, nic *simnic.NIC) {
 	}
 }
 
-// serveSim is useSim for a stack: frames wait for buffers. A kernel behind a TAP sends 64 KiB at
-// once, 46 frames, many times in a row, and would have to retransmit what a full ring drops.
+// serveSim does what useSim does, for a stack: frames wait for buffers. A kernel behind a TAP sends
+// 64 KiB at once, 46 frames, many times in a row, and would have to retransmit what a full ring
+// drops.
 func serveSim(cfg *dv.NIC, nic *simnic.NIC) {
 	useSim(cfg, nic)
 	cfg.Rings.DelayDrop = true
@@ -122,7 +123,7 @@ func serveSim(cfg *dv.NIC, nic *simnic.NIC) {
 
 func (f *serveFlags) nicConfig() dv.NIC {
 	return dv.NIC{Device: f.device, MAC: f.mac, RxQueues: f.queues.number(), MTU: f.mtu,
-		VLAN: uint16(f.vlan), Steering: dv.Steering{AllowNetdevMAC: f.netdevMAC},
+		VLAN: f.vlan, Steering: dv.Steering{AllowNetdevMAC: f.netdevMAC},
 		Rings: dv.Rings{Striding: f.striding}}
 }
 
@@ -130,7 +131,7 @@ func (f *serveFlags) nicConfig() dv.NIC {
 func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
 		Addresses: f.addresses, Gateways: f.gateways, Dynamic: f.sources.dynamic,
-		Host: f.sources.host, DSCP: uint8(f.dscp), Logger: log,
+		Host: f.sources.host, DSCP: f.dscp, Logger: log,
 		Uplink: stack.UplinkOptions{Backend: f.backend, Fallback: f.fallback,
 			MaxOutage: f.maxOutage, RxMode: f.rxMode, Spread: f.spread},
 	}

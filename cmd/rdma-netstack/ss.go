@@ -105,7 +105,7 @@ var ssColumns = [...]ssColumn{{"", "Netid", false}, {" ", "State", false}, {" ",
 	{" ", "Send-Q", false}, {" ", "Local Address:", true}, {"", "Port", false},
 	{" ", "Peer Address:", true}, {"", "Port", false}, {" ", "Process", false}}
 
-// ssRow is a socket's row, and the line below it.
+// ssRow holds a socket's row and the line below it.
 type ssRow struct {
 	cells [len(ssColumns)]string
 	below string

@@ -194,7 +194,7 @@ func share(now admin.Counters, of, size string, queue int) *float64 {
 	return &r
 }
 
-// percent is "-" where there is no ring.
+// percent formats a share, as "-" where there is no ring.
 func percent(share *float64) string {
 	if share == nil {
 		return "-"

@@ -43,7 +43,7 @@ with source and destination address swapped, without a copy.`,
 	return cmd
 }
 
-// xconnectFlags are those of xconnect.
+// xconnectFlags holds the flags of xconnect.
 type xconnectFlags struct {
 	ringFlags
 	to, toWire string

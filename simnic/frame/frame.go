@@ -8,7 +8,7 @@ package frame
 
 import "sync/atomic"
 
-// GSO is how the receiver of an unsegmented frame segments it.
+// GSO says how the receiver of an unsegmented frame segments it.
 type GSO uint8
 
 // Kinds of segmentation.
@@ -19,8 +19,8 @@ const (
 	GSOUDP              // UDP datagrams of equal size, IPv4 or IPv6
 )
 
-// Frame is an Ethernet frame without FCS. Data belongs to the caller of the function that the frame
-// is passed to: it is valid, and must not be written, until that call returns.
+// Frame holds an Ethernet frame without FCS. Data belongs to the caller of the function that the
+// frame is passed to: it is valid, and must not be written, until that call returns.
 type Frame struct {
 	Data []byte
 
@@ -42,7 +42,7 @@ type Frame struct {
 	Waited *atomic.Bool
 }
 
-// Offload is a set of the kinds of frames that a wire takes beside ordinary ones.
+// Offload names a set of the kinds of frames that a wire takes beside ordinary ones.
 type Offload uint8
 
 // Members of Offload.

@@ -91,7 +91,7 @@ func (s *Segmenter) Offload() Offload {
 	return OffloadTSO4
 }
 
-// Segment is the iterator over the segments of a Segmenter. It is before the
+// Segment iterates over the segments of a Segmenter. It is before the
 // first segment until Next is called. A segment is one packet, or with Pieces
 // several, that Unsegmented then describes as one frame.
 //

@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// Release is the range of kernel versions that a Linux behaves as.
+// Release names the range of kernel versions that a Linux behaves as.
 type Release uint8
 
 // Releases that differ in what a client sees. Versions within one release do not differ in anything

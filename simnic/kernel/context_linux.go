@@ -5,7 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ucontext is the object that GET_CONTEXT creates (struct mlx5_ib_ucontext).
+// ucontext represents the object that GET_CONTEXT creates (struct mlx5_ib_ucontext).
 type ucontext struct {
 	td      uint32 // transport domain
 	bfregs  bfregs
@@ -169,7 +169,7 @@ func (n *node) contextReply(u *ucontext) uverbs.Mlx5AllocUcontextResp {
 	return r
 }
 
-// updatesTags is MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG, set by every
+// updatesTags names MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG, set by every
 // driver since 5.19. There is no clock page, so the reply does not describe one.
 const updatesTags = 0x20
 

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// counterSet is a counters object: the counts of its flow rules, and which count a read returns at
-// which index.
+// counterSet represents a counters object: the counts of its flow rules, and which count a read
+// returns at which index.
 type counterSet struct {
 	hits  simnic.FlowCount
 	descs []uverbs.Mlx5FlowCountersDesc // nil until a rule is bound
@@ -95,7 +95,7 @@ func (n *node) lookupUsers(s *counterSet) int {
 	return 0
 }
 
-// maxCounterDescs is MAX_COUNTERS_NUM, the maximum number of descriptions in one binding.
+// maxCounterDescs repeats MAX_COUNTERS_NUM, the maximum number of descriptions in one binding.
 const maxCounterDescs = 64
 
 // countersBinding reads the driver's part of CREATE_FLOW: at most one list of count types and their

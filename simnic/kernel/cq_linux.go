@@ -30,7 +30,7 @@ func createCompChannel(c *call) unix.Errno {
 	return 0
 }
 
-// cq is a completion queue of the client.
+// cq represents a completion queue of the client.
 type cq struct {
 	hw      *simnic.CQ
 	channel *eventFile

@@ -70,7 +70,7 @@ func (n *node) deviceAttr() uverbs.QueryDeviceResp {
 	}
 }
 
-// alwaysFlags are the flags that the driver sets for every device: change of port, port events,
+// alwaysFlags holds the flags that the driver sets for every device: change of port, port events,
 // system image GUID, RNR NAK, XRC.
 const alwaysFlags = 0x101c20
 
@@ -154,8 +154,8 @@ func (c *call) driverCaps() unix.Errno {
 	return out.putAll(r.resp[:r.length])
 }
 
-// driverCaps is the reply under construction. length is the sum of the parts written, so it is too
-// short when a part in the middle is left out, as in linux.
+// driverCaps holds the reply under construction. length is the sum of the parts written, so it is
+// too short when a part in the middle is left out, as in linux.
 type driverCaps struct {
 	room, length int
 	resp         []byte
@@ -191,7 +191,7 @@ func (d *driverCaps) fillCaps(n *node) {
 	}
 }
 
-// scatterToDCT is a flag that the driver sets on every device
+// scatterToDCT names a flag that the driver sets on every device
 // (MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT).
 const scatterToDCT = 8
 

@@ -13,9 +13,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// eventFile is the kernel's side of an event descriptor. The client's side is the other end of a
-// socket pair that preserves message boundaries: one read returns one event. The client owns its
-// end and may close it at any time.
+// eventFile represents the kernel's side of an event descriptor. The client's side is the other end
+// of a socket pair that preserves message boundaries: one read returns one event. The client owns
+// its end and may close it at any time.
 //
 // It is called with locks of queues held, so it never waits: records that the socket does not
 // accept go to a backlog, which a goroutine delivers as the client reads.
@@ -281,8 +281,8 @@ func (s *eventSet) closeAll() {
 	}
 }
 
-// eventQueue is an event descriptor without a file (uverbs.EventQueue). The kernel posts and ends,
-// the client reads and closes.
+// eventQueue represents an event descriptor without a file (uverbs.EventQueue). The kernel posts
+// and ends, the client reads and closes.
 type eventQueue struct {
 	ready chan struct{} // holds one token
 

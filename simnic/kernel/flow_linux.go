@@ -152,7 +152,7 @@ type rule struct {
 	counters *counterSet
 }
 
-// flowSpec is one specification: value and mask have the length of the kernel's
+// flowSpec holds one specification: value and mask have the length of the kernel's
 // own filter of that type.
 type flowSpec struct {
 	kind        uint32

@@ -14,7 +14,7 @@ const (
 	ioctlAttrLen = 16 // struct ib_uverbs_attr
 )
 
-// attrKind is how an attribute is passed.
+// attrKind says how an attribute is passed.
 type attrKind uint8
 
 const (
@@ -43,11 +43,11 @@ type method struct {
 	run   func(*call) unix.Errno
 }
 
-// uhwAttrs are those of methods with driver data.
+// uhwAttrs lists those of methods with driver data.
 var uhwAttrs = []attrSpec{{id: uverbs.AttrUHWIn, kind: attrIn},
 	{id: uverbs.AttrUHWOut, kind: attrOut}}
 
-// attrGetContextFDs is UVERBS_ATTR_GET_CONTEXT_FD_ARR: an array of descriptors
+// attrGetContextFDs names UVERBS_ATTR_GET_CONTEXT_FD_ARR: an array of descriptors
 // that raise privileges, known since about linux 6.15.
 const attrGetContextFDs = 2
 

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pd is a protection domain: a number that queues and memory keys must share.
+// pd represents a protection domain: a number that queues and memory keys must share.
 type pd struct{ number uint32 }
 
 // allocPD implements ALLOC_PD.
@@ -43,7 +43,7 @@ func deallocPD(c *call) unix.Errno {
 	return c.runDestroy(uverbs.ObjectPD, req.PDHandle)
 }
 
-// accessBasic is IB_ACCESS_LOCAL_WRITE to IB_ACCESS_HUGETLB; remote write and
+// accessBasic covers IB_ACCESS_LOCAL_WRITE to IB_ACCESS_HUGETLB; remote write and
 // remote atomic need local write.
 const (
 	accessBasic       = 0xff

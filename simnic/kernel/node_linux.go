@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Linux is the kernel around a NIC, as seen through the uverbs device node: the
+// Linux represents the kernel around a NIC, as seen through the uverbs device node: the
 // core of linux drivers/infiniband/core/uverbs_*.c and the part of
 // drivers/infiniband/hw/mlx5 that raw packet queues need. Each command makes the checks of linux in
 // the same order, and returns the same error numbers. Its methods may be called from any goroutine.
@@ -52,7 +52,7 @@ func (l *Linux) OpenNode() (uverbs.Kernel, error) {
 	return &node{linux: l, nic: l.nic}, nil
 }
 
-// node is one open file of the device node: struct ib_uverbs_file.
+// node represents one open file of the device node: struct ib_uverbs_file.
 type node struct {
 	linux *Linux
 	nic   *simnic.NIC
@@ -72,7 +72,7 @@ var (
 	_ uverbs.EventQueues = (*node)(nil)
 )
 
-// Ioctl is ioctl(fd, RDMA_VERBS_IOCTL, buf).
+// Ioctl does ioctl(fd, RDMA_VERBS_IOCTL, buf).
 func (n *node) Ioctl(buf []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

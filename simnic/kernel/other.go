@@ -11,17 +11,17 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// Linux is the kernel around a NIC. It works on linux only, as it returns linux descriptors and
-// error numbers.
+// Linux stands for the kernel around a NIC. It works on linux only, as it returns linux descriptors
+// and error numbers.
 type Linux struct{}
 
 // New returns a kernel around n.
 func New(*simnic.NIC, Config) *Linux { return &Linux{} }
 
-// Refused is 0.
+// Refused returns 0.
 func (*Linux) Refused() int64 { return 0 }
 
-// Pinned is 0.
+// Pinned returns 0.
 func (*Linux) Pinned() int64 { return 0 }
 
 // OpenNode needs linux.

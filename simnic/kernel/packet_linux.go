@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PacketSocket is a packet socket of protocol 0 with its memberships on the port's netdev
+// PacketSocket represents a packet socket of protocol 0 with its memberships on the port's netdev
 // (packet(7); packet_mc_add and packet_mc_drop in linux 6.12 net/packet/af_packet.c). Its
 // methods may be called from any goroutine.
 type PacketSocket struct {
@@ -19,7 +19,7 @@ type PacketSocket struct {
 	members map[string]int // by address, "" for PACKET_MR_ALLMULTI
 }
 
-// OpenPacketSocket is socket(AF_PACKET, SOCK_RAW, 0). The error is a unix.Errno.
+// OpenPacketSocket does socket(AF_PACKET, SOCK_RAW, 0). The error is a unix.Errno.
 func (l *Linux) OpenPacketSocket() (*PacketSocket, error) {
 	if l.cfg.NoNetRaw {
 		return nil, unix.EPERM

@@ -7,8 +7,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// umem is memory of the client that the device may use (struct ib_umem). The real kernel holds
-// references to its pages; here the client must keep it mapped until the object is destroyed.
+// umem describes memory of the client that the device may use (struct ib_umem). The real kernel
+// holds references to its pages; here the client must keep it mapped until the object is destroyed.
 type umem struct {
 	linux *Linux
 	pages int64

@@ -108,7 +108,7 @@ func isHWCounter(name string) bool {
 
 var _ uverbs.PortCounters = (*node)(nil)
 
-// PortCounter is sysfs: ports/<port>/hw_counters/<name> of the RDMA device.
+// PortCounter reads what sysfs has as ports/<port>/hw_counters/<name> of the RDMA device.
 func (n *node) PortCounter(port uint8, name string) (uint64, error) {
 	if n.gone.Load() {
 		return 0, unix.EBADF

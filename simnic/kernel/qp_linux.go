@@ -95,7 +95,7 @@ const (
 		uverbs.QPCreatePCIWriteEndPadding
 )
 
-// qpObjects are the objects that a queue pair uses.
+// qpObjects names the objects that a queue pair uses.
 type qpObjects struct {
 	pd         *pd
 	send, recv *cq
@@ -219,7 +219,7 @@ func (q *qp) qpNumber() uint32 {
 	return 0
 }
 
-// qpFlags are the flags of the driver's request that are supported, or can be ignored
+// qpFlags holds the flags of the driver's request that are supported, or can be ignored
 // (process_vendor_flags in qp.c). Signatures and tunnels are not.
 const (
 	qpFlags = uverbs.Mlx5QPFlagScatterCQE | qpFlagAllowScatter | qpFlagsSelfLB
@@ -228,7 +228,7 @@ const (
 	qpFlagsSelfLB      = uverbs.Mlx5QPFlagAllowSelfLBUC | uverbs.Mlx5QPFlagAllowSelfLBMC
 )
 
-// qpDriverWhole is sizeof(struct mlx5_ib_create_qp). The fields after the part in package uverbs
+// qpDriverWhole gives sizeof(struct mlx5_ib_create_qp). The fields after the part in package uverbs
 // concern other kinds of queue pair.
 const qpDriverWhole = 56
 
@@ -448,8 +448,8 @@ const (
 // qpStep describes a transition from one state to another.
 type qpStep struct{ from, to uint8 }
 
-// qpStepMask is the attributes that a transition of a raw packet queue pair requires, and those it
-// allows besides the state itself.
+// qpStepMask holds the attributes that a transition of a raw packet queue pair requires, and those
+// it allows besides the state itself.
 type qpStepMask struct{ needs, allows uint32 }
 
 // qpSteps gives the transitions of a raw packet queue pair, drawn at type qp (qp_state_table in

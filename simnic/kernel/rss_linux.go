@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// indTable is an indirection table of the client.
+// indTable represents an indirection table of the client.
 type indTable struct {
 	hw      *simnic.RQT
 	entries int

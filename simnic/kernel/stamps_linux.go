@@ -6,7 +6,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// stamps is the time stamps that the creator of a completion queue requires; it applies to the
+// stamps names the time stamps that the creator of a completion queue requires; it applies to the
 // queues that complete into it.
 type stamps struct{ real, freeRunning bool }
 

@@ -5,7 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bfregs is a context's static doorbell registers (struct mlx5_bfreg_info).
+// bfregs holds a context's static doorbell registers (struct mlx5_bfreg_info).
 // Register 0 is shared by all queue pairs. The last low-latency registers serve one queue pair
 // each. Those between are shared, the least used first.
 type bfregs struct {

@@ -27,7 +27,7 @@ func (u *userIn) copyIn(off, n int) ([]byte, unix.Errno) {
 	return b, 0
 }
 
-// readFar is read of a block that is at an address whatever its length.
+// readFar reads a block that is at an address whatever its length.
 func (u *userIn) readFar(off, n int) ([]byte, unix.Errno) {
 	b := make([]byte, n)
 	if mmio.ReadUser(u.addr+uint64(off), b) != nil {
@@ -63,7 +63,7 @@ func (u *userIn) copyStruct(v any) unix.Errno {
 	return 0
 }
 
-// userOut is the client's room for a reply.
+// userOut describes the client's room for a reply.
 type userOut struct {
 	given bool
 	index int // of the attribute

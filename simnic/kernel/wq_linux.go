@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// wq is a receive work queue of the client.
+// wq represents a receive work queue of the client.
 type wq struct {
 	hw    *simnic.RQ
 	state uint32 // as the driver recorded it: 0 RESET, 1 RDY, 2 ERR
@@ -17,7 +17,7 @@ type wq struct {
 	user  uint64
 }
 
-// wqStates are the hardware's states by the number verbs gives them (enum
+// wqStates holds the hardware's states by the number verbs gives them (enum
 // ib_uverbs_wq_state... of include/rdma/ib_verbs.h).
 var wqStates = [...]simnic.State{simnic.StateReset, simnic.StateReady, simnic.StateError}
 

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Net is one network namespace: an anonymous one with its loopback interface up, or the process's
-// own. All methods may be called from any goroutine.
+// Net represents one network namespace: an anonymous one with its loopback interface up, or the
+// process's own. All methods may be called from any goroutine.
 type Net struct {
 	name string
 	file *os.File // keeps the namespace alive and is the way in
@@ -86,7 +86,7 @@ func (n *Net) Do(fn func() error) error {
 	})
 }
 
-// DialContext is net.Dialer.DialContext with a kernel socket of the namespace. Addresses are
+// DialContext dials as net.Dialer does, with a kernel socket of the namespace. Addresses are
 // literal.
 func (n *Net) DialContext(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	err = n.Do(func() (err error) {
@@ -97,7 +97,7 @@ func (n *Net) DialContext(ctx context.Context, network, address string) (conn ne
 	return conn, err
 }
 
-// Listen is net.Listen with a kernel socket of the namespace.
+// Listen listens as net.Listen does, with a kernel socket of the namespace.
 func (n *Net) Listen(network, address string) (ln net.Listener, err error) {
 	err = n.Do(func() (err error) {
 		ln, err = net.Listen(network, address)
@@ -106,7 +106,7 @@ func (n *Net) Listen(network, address string) (ln net.Listener, err error) {
 	return ln, err
 }
 
-// ListenPacket is net.ListenPacket with a kernel socket of the namespace.
+// ListenPacket listens as net.ListenPacket does, with a kernel socket of the namespace.
 func (n *Net) ListenPacket(network, address string) (conn net.PacketConn, err error) {
 	err = n.Do(func() (err error) {
 		conn, err = net.ListenPacket(network, address)

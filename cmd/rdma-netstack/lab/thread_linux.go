@@ -28,7 +28,7 @@ func onThread(fn func()) {
 	}()
 }
 
-// onThreadWait is onThread for callers that need the result.
+// onThreadWait does what onThread does, and returns the result.
 func onThreadWait(fn func() error) error {
 	done := make(chan error, 1)
 	onThread(func() { done <- fn() })

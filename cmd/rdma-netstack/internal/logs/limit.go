@@ -27,7 +27,7 @@ func Limit(next slog.Handler, now func() time.Time) slog.Handler {
 	return &limited{next, &counts{now: now, of: map[string]*count{}}}
 }
 
-// limited is a handler; those that WithAttrs and WithGroup make of it share the counts.
+// limited is the handler of Limit; those that WithAttrs and WithGroup make of it share the counts.
 type limited struct {
 	slog.Handler
 	counts *counts
@@ -39,7 +39,7 @@ type counts struct {
 	of  map[string]*count // by message; guarded by mu, as what it has
 }
 
-// count is of one message.
+// count counts the lines of one message.
 type count struct {
 	since         time.Time // when the period began
 	used, leftOut uint64

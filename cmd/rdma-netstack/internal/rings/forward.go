@@ -20,7 +20,8 @@ type Forwarder struct {
 	frames, bytes, dropped atomic.Uint64
 }
 
-// Forwarded is frames and bytes forwarded, and frames dropped because the other ring was full.
+// Forwarded returns the frames and bytes forwarded, and frames dropped because the other ring was
+// full.
 func (f *Forwarder) Forwarded() (frames, bytes, dropped uint64) {
 	return f.frames.Load(), f.bytes.Load(), f.dropped.Load()
 }

@@ -25,7 +25,7 @@ type Generator struct {
 	sent, bytes, waits atomic.Uint64
 }
 
-// Sent is frames and bytes handed to the NIC so far, and how often the ring was full.
+// Sent returns the frames and bytes handed to the NIC so far, and how often the ring was full.
 func (g *Generator) Sent() (frames, bytes, waits uint64) {
 	return g.sent.Load(), g.bytes.Load(), g.waits.Load()
 }
