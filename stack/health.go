@@ -193,6 +193,7 @@ func (s *Stack) Health() []Health {
 		}
 	}
 	ended, held := s.life.done() != nil, s.LinkStatus().Held
+	losesFragments := s.host.losesFragments()
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	all := s.health.all
@@ -204,6 +205,9 @@ func (s *Stack) Health() []Health {
 	}
 	if copies != nil {
 		all[reportTx].Notice = copies
+	}
+	if losesFragments && all[reportRx].Notice == nil {
+		all[reportRx].Notice = errFragmentsLost
 	}
 	device := &all[reportDevice]
 	device.GracePeriod = s.cfg.Uplink.GracePeriod

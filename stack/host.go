@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,15 +48,17 @@ type host struct {
 
 	following sync.Mutex // held while the host's configuration is taken over; before mu
 
-	mu       sync.RWMutex
-	link     *packet.Port // guarded by mu, as is what follows; nil until the link is there
-	past     uint64       // frames that links before it have received
-	again    time.Time    // when the netdev was opened again; zero: never
-	block    *backing.Block
-	addrs    []netip.Prefix        // in use, those of IPv6 without zones
-	ports    map[hostKey]*hostPort // see port and forget
-	untold   untold
-	bindings map[*binding]struct{}
+	mu   sync.RWMutex
+	link *packet.Port // guarded by mu, as is what follows; nil until the link is there
+	past uint64       // frames that links before it have received
+	// pastFragments counts FragmentsDropped of links before it
+	pastFragments uint64
+	again         time.Time // when the netdev was opened again; zero: never
+	block         *backing.Block
+	addrs         []netip.Prefix        // in use, those of IPv6 without zones
+	ports         map[hostKey]*hostPort // see port and forget
+	untold        untold
+	bindings      map[*binding]struct{}
 	// lookAgain is when giving ports back may next look at all connections
 	lookAgain time.Time
 	kept      map[kernelConn]struct{} // of the kernel, whose listener may be closed
@@ -76,10 +79,13 @@ type HostStats struct {
 	// Received and Sent datagrams, likewise.
 	Received, Sent uint64
 	// Rules says whether a device leads our frames to rings. Unsteered frames of ours have come by
-	// Netdev's packet sockets all the same: ARP replies, ICMP errors, and all frames while there is
-	// no rule for them. Without Rules these are all.
+	// Netdev's packet sockets all the same: what tells of neighbours, ICMP errors, fragments, and
+	// all frames while there is no rule for them. Without Rules these are all.
 	Rules     bool
 	Unsteered uint64
+	// FragmentsDropped counts fragments to these addresses that were kept in vain: the others of
+	// their datagram did not come within 30 s, or more than 4 MiB of such waited.
+	FragmentsDropped uint64
 }
 
 // HostStats returns these counters; ok is false unless [Config.Host] is set.
@@ -93,11 +99,26 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 	first := h.block.First
 	stats = HostStats{Netdev: h.Name(), FirstPort: first, LastPort: first + backing.BlockSize - 1,
 		Accepted: h.accepted.Load(), Dialled: h.dialled.Load(), Received: h.received.Load(),
-		Sent: h.sent.Load(), Rules: h.rules != nil, Unsteered: h.past}
-	for _, q := range h.link.Stats().Rx {
+		Sent: h.sent.Load(), Rules: h.rules != nil, Unsteered: h.past,
+		FragmentsDropped: h.pastFragments}
+	link := h.link.Stats()
+	for _, q := range link.Rx {
 		stats.Unsteered += q.Frames
 	}
+	stats.FragmentsDropped += link.FragmentsDropped
 	return stats, true
+}
+
+// errFragmentsLost says what a device lacks in host mode. The log says so when it is opened.
+var errFragmentsLost = errors.New("no rule of the device can leave fragments to Linux: it " +
+	"may take the first of a datagram, which is lost then")
+
+// losesFragments says whether a device may take the first fragment of a datagram, whose others
+// come by packet sockets.
+func (h *host) losesFragments() bool {
+	return h != nil && slices.ContainsFunc(h.stack.Devices(), func(d *dv.Device) bool {
+		return !d.Caps().RulesToLinux
+	})
 }
 
 // validateHost refuses what the host decides.
@@ -178,7 +199,7 @@ func (h *host) findNetdev(cfg Config) (found hostnet.Network, err error) {
 		return found, fmt.Errorf("%s has no address: ip address add 192.0.2.10/24 dev %[1]s, "+
 			"or give the stack an address of its own in place of Host", h.Name())
 	}
-	h.device.Store(&backing.Device{Index: found.Index, MTU: h.frameMTU(found)})
+	h.device.Store(&backing.Device{Index: found.Index})
 	h.addrs = found.Addresses
 	var addrs []netip.Addr
 	for _, a := range h.plainAddrs() {

@@ -16,7 +16,6 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
@@ -314,19 +313,10 @@ func (h *host) followMTU(found hostnet.Network) {
 	s.mtu.follow()
 }
 
-// frameMTU returns the largest IP packet that comes to us in one frame. Rings may take less than
-// the netdev's MTU; what is longer has come in fragments, and is the kernel's.
-func (h *host) frameMTU(found hostnet.Network) int {
-	if h.stack != nil && h.stack.link != nil && h.stack.link.Backend() == rdma.BackendRings {
-		return min(found.MTU, int(h.stack.link.MTU()))
-	}
-	return found.MTU
-}
-
 // rebind has the kernel's sockets drop what comes by the netdev as it is now. Link-local addresses
 // are removed from one that has another number: the kernel's sockets for them are bound to that.
 func (h *host) rebind(found hostnet.Network) error {
-	old, d := *h.device.Load(), backing.Device{Index: found.Index, MTU: h.frameMTU(found)}
+	old, d := *h.device.Load(), backing.Device{Index: found.Index}
 	if old == d {
 		return nil
 	}
@@ -388,9 +378,11 @@ func (h *host) Reopen() (*packet.Port, error) {
 		return nil, errors.Join(err, port.Close())
 	}
 	h.mu.Lock()
-	for _, q := range h.link.Stats().Rx {
+	before := h.link.Stats()
+	for _, q := range before.Rx {
 		h.past += q.Frames
 	}
+	h.pastFragments += before.FragmentsDropped
 	h.link, h.again = port, h.stack.clock.Now()
 	err = h.tellAllPorts()
 	h.mu.Unlock()

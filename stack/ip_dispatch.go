@@ -236,6 +236,7 @@ type ipLayer struct {
 	addrs      *addrconf.Manager
 	neighbours *neighbours
 	errors     *icmpErrors
+	beside     bool // the kernel has the addresses, too, and answers for them (Config.Host)
 	// the largest packet besides the link's MTU; nil: there never is one
 	limit4, limit6 func() uint32
 }
@@ -388,7 +389,7 @@ func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
 	ep := p.ipv6Whole.NewEndpoint(i, d)
 	if full, ok := ep.(ipv6Host); ok {
 		i.failed = full.HandleLinkResolutionFailure
-		return &ipv6Endpoint{full, nic, p.layer}
+		return &ipv6Endpoint{full, nic, i, p.layer}
 	}
 	return ep
 }
@@ -411,11 +412,13 @@ type ipv6Host interface {
 // ipv6Endpoint is netstack's IPv6 on one interface, with neighbour discovery inspected.
 type ipv6Endpoint struct {
 	ipv6Host
-	nic   gstack.NetworkInterface
-	layer ipLayer
+	nic        gstack.NetworkInterface
+	neighbours *neighbourNIC
+	layer      ipLayer
 }
 
-// HandlePacket implements gstack.NetworkEndpoint.
+// HandlePacket implements gstack.NetworkEndpoint. Beside the kernel a neighbour solicitation is
+// heard only.
 func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if e.mustNotAnswer(pkt) {
 		e.layer.errors.dropped.Increment()
@@ -425,10 +428,30 @@ func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 		ip := header.IPv6(h)
 		if tcpip.TransportProtocolNumber(ip.NextHeader()) == header.ICMPv6ProtocolNumber &&
 			ip.HopLimit() == header.NDPHopLimit {
-			e.layer.addrs.HeardNDP(pkt, e.nic)
+			if e.layer.beside && e.heardSolicitation(pkt) {
+				return
+			}
+			if !e.layer.beside {
+				e.layer.addrs.HeardNDP(pkt, e.nic)
+			}
 		}
 	}
 	e.ipv6Host.HandlePacket(pkt)
+}
+
+// heardSolicitation reports whether a packet is a neighbour solicitation, and if it asks for an
+// address of ours notes who does, as ndisc_recv_ns of Linux's net/ipv6/ndisc.c does.
+func (e *ipv6Endpoint) heardSolicitation(pkt *gstack.PacketBuffer) bool {
+	const least = header.IPv6MinimumSize + header.ICMPv6MinimumSize
+	h, ok := pkt.Data().PullUp(least)
+	if !ok || header.ICMPv6(h[header.IPv6MinimumSize:]).Type() != header.ICMPv6NeighborSolicit {
+		return false
+	}
+	from, target, mac, ok := addrconf.ParseSolicitation(pkt.Data().AsRange().ToSlice())
+	if ok && e.nic.CheckLocalAddress(ipv6Protocol, target) {
+		_ = e.neighbours.HandleNeighborProbe(ipv6Protocol, from, mac)
+	}
+	return true
 }
 
 // arpProtocol wraps netstack's ARP, with its packets inspected.
@@ -446,7 +469,7 @@ func (p arpProtocol) NewEndpoint(nic gstack.NetworkInterface,
 	i := &neighbourNIC{NetworkInterface: nic, table: p.layer.neighbours, protocol: ipv4Protocol}
 	ep := p.NetworkProtocol.NewEndpoint(i, d)
 	if full, ok := ep.(arpHost); ok {
-		return arpEndpoint{full, i, p.layer.addrs}
+		return arpEndpoint{full, i, p.layer}
 	}
 	return ep
 }
@@ -462,15 +485,21 @@ type arpHost interface {
 type arpEndpoint struct {
 	arpHost
 	nic   *neighbourNIC
-	addrs *addrconf.Manager
+	layer ipLayer
 }
 
 // HandlePacket implements gstack.NetworkEndpoint. Netstack would answer for a broadcast address of
-// ours.
+// ours. Beside the kernel, which answers, packets are heard only, and no address is defended: Linux
+// defends none.
 func (e arpEndpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 	if h, ok := pkt.Data().PullUp(header.ARPSize); ok && header.ARP(h).IsValid() {
-		e.addrs.HeardARP(header.ARP(h), e.nic)
+		if !e.layer.beside {
+			e.layer.addrs.HeardARP(header.ARP(h), e.nic)
+		}
 		e.nic.heardARP(header.ARP(h), !inGroupFrame(pkt))
+		if e.layer.beside {
+			return
+		}
 		target := tcpip.AddrFrom4Slice(header.ARP(h).ProtocolAddressTarget())
 		if e.nic.isBroadcast(target) {
 			return

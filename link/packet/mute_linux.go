@@ -34,6 +34,8 @@ func (p *Port) setMuted(muted bool) error {
 func (q *RxQueue) dropReceived() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.count.discarded.Add(uint64(len(q.whole)))
+	q.whole = nil
 	for n := q.n - q.next; !q.closed; n = q.n {
 		q.count.discarded.Add(uint64(n))
 		q.next, q.cutting = q.n, false

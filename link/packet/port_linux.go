@@ -32,6 +32,8 @@ type Port struct {
 
 	groups groups
 	ports  atomic.Pointer[portTable] // Config.Host: what comes to us; else nil
+	// fragments has those of Config.Host whose datagram is not whole
+	fragments fragments
 
 	mtu         atomic.Int32                     // bytes; Config.MTU is the most
 	mtuChanged  chan struct{}                    // capacity 1
@@ -234,7 +236,8 @@ func (p *Port) endOnce(why error) {
 func (p *Port) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := Stats{LinkUp: p.LinkUp(), LinkChanges: p.linkChanges.Load()}
+	s := Stats{LinkUp: p.LinkUp(), LinkChanges: p.linkChanges.Load(),
+		FragmentsDropped: p.fragments.discarded()}
 	for i := range p.rx {
 		if !p.closed {
 			p.rx[i].countDrops()

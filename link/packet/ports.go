@@ -15,8 +15,9 @@ type Ports struct {
 }
 
 // portTable holds what comes to a port with the host's MAC: frames to Ports, ICMP errors about what
-// was sent from them, and the answers to ARP requests and neighbour solicitations. One goroutine
-// adds and removes single ports while others look; all else does not change.
+// was sent from them, and what tells of neighbours: ARP, neighbour solicitations and
+// advertisements. One goroutine adds and removes single ports while others look; all else does not
+// change.
 type portTable struct {
 	single map[portsOf]*portSet
 	blocks []Ports
@@ -138,19 +139,18 @@ func (t *portTable) hasPort(k portKey) bool {
 }
 
 const (
-	typeARP   = 0x0806
-	arpReply  = 2
-	arpOpcode = ethLen + 6
+	typeARP = 0x0806
 
 	protoICMP   = 1
 	protoICMPv6 = 58
 	icmpLen     = 8
 
-	// ICMP errors: RFC 792, and RFC 4443 section 3, whose types are all below.
+	// ICMP errors: RFC 792, and RFC 4443 section 2.1: those of ICMPv6 are below firstInformation.
 	icmpUnreachable, icmpTimeExceeded, icmpParameter = 3, 11, 12
-	icmpv6FirstError, icmpv6LastError                = 1, 4
+	icmpv6FirstInformation                           = 128
 
-	neighborAdvertisement = 136 // RFC 4861 section 4.4
+	// RFC 4861 sections 4.3 and 4.4
+	neighborSolicitation, neighborAdvertisement = 135, 136
 )
 
 // isOurs says whether a frame without tag is for us. What the kernel's filter has let pass is
@@ -161,14 +161,31 @@ func (t *portTable) isOurs(f []byte) bool {
 	}
 	switch binary.BigEndian.Uint16(f[12:]) {
 	case typeARP:
-		return binary.BigEndian.Uint16(f[arpOpcode:]) == arpReply
+		return true
 	case typeIPv4, typeIPv6:
-		if at, ok := findTransport(f); ok {
+		at, ok := findTransport(f)
+		if !ok {
+			at, ok = findBehindExtensions(f)
+		}
+		if ok {
 			return t.hasPort(destination(f, &at))
 		}
 		return t.isAnswer(f)
 	}
 	return false
+}
+
+// findBehindExtensions is findTransport for IPv6 packets with extension headers, but a fragment's,
+// that nobody answers.
+func findBehindExtensions(f []byte) (t transport, ok bool) {
+	if binary.BigEndian.Uint16(f[12:]) != typeIPv6 || len(f) < ethLen+ipv6Len ||
+		!isExtension(f[ethLen+6]) {
+		return t, false
+	}
+	proto, at, plain := skipExtensions(f[ethLen:], f[ethLen+6], ipv6Len)
+	t = transport{ip: ethLen, at: ethLen + at, proto: proto, v6: true}
+	return t, plain && (proto == protoTCP && len(f) >= t.at+tcpLen ||
+		proto == protoUDP && len(f) >= t.at+udpLen)
 }
 
 // destination returns where a frame goes.
@@ -182,8 +199,7 @@ func destination(f []byte, at *transport) portKey {
 	return k
 }
 
-// isAnswer says whether a packet is an ICMP error about a packet of ours, or advertises a
-// neighbour.
+// isAnswer says whether a packet is an ICMP error about a packet of ours, or tells of a neighbour.
 func (t *portTable) isAnswer(f []byte) bool {
 	ip := f[ethLen:]
 	if ip[0]>>4 == 4 {
@@ -203,10 +219,10 @@ func (t *portTable) isAnswer(f []byte) bool {
 		return false
 	}
 	kind := ip[ipv6Len]
-	if icmpv6FirstError <= kind && kind <= icmpv6LastError {
+	if kind < icmpv6FirstInformation {
 		return t.isSentByUs(ip[ipv6Len+icmpLen:])
 	}
-	return kind == neighborAdvertisement
+	return kind == neighborSolicitation || kind == neighborAdvertisement
 }
 
 // isSentByUs says whether the packet that begins so is one of ours: the ports follow the IP header.
@@ -223,8 +239,15 @@ func (t *portTable) isSentByUs(ip []byte) bool {
 		proto, k.addr = ip[9], netip.AddrFrom4([4]byte(ip[12:]))
 		k.port = binary.BigEndian.Uint16(ip[header:])
 	case len(ip) >= ipv6Len+ports && ip[0]>>4 == 6:
-		proto, k.addr = ip[6], netip.AddrFrom16([16]byte(ip[8:]))
-		k.port = binary.BigEndian.Uint16(ip[ipv6Len:])
+		at := ipv6Len
+		if proto = ip[6]; proto == extFragment { // the only extension header of what is sent here
+			if len(ip) < ipv6Len+extensionLen+ports {
+				return false
+			}
+			proto, at = ip[ipv6Len], ipv6Len+extensionLen
+		}
+		k.addr = netip.AddrFrom16([16]byte(ip[8:]))
+		k.port = binary.BigEndian.Uint16(ip[at:])
 	}
 	k.udp = proto == protoUDP
 	return (proto == protoTCP || proto == protoUDP) && t.hasPort(k)

@@ -128,12 +128,19 @@ func hostFrames() []hostFrame {
 		{"UDP over IPv6, of the block", true, six(ip(peer6, v6, protoUDP, dgram(0xf012)))},
 		{"UDP over IPv6 to a port of IPv4's", false, six(ip(peer6, v6, protoUDP, dgram(53)))},
 		{"to another MAC", false, to(ourMAC, typeIPv4, ip(peer4, v4, protoTCP, seg(8080)))},
-		{"broadcast", false, to(net.HardwareAddr{255, 255, 255, 255, 255, 255}, typeIPv4,
+		{"UDP to all", true, to(net.HardwareAddr{255, 255, 255, 255, 255, 255}, typeIPv4,
 			ip(peer4, v4, protoUDP, dgram(53)))},
+		{"UDP to all, to another port", false, to(net.HardwareAddr{255, 255, 255, 255, 255, 255},
+			typeIPv4, ip(peer4, v4, protoUDP, dgram(54)))},
+		{"TCP to all", false, to(net.HardwareAddr{255, 255, 255, 255, 255, 255}, typeIPv4,
+			ip(peer4, v4, protoTCP, seg(8080)))},
 		{"a VLAN's", false, to(netdev, typeVLAN, append([]byte{0, 5, 8, 0},
 			ip(peer4, v4, protoTCP, seg(8080))...))},
-		{"ARP request", false, to(netdev, typeARP, arp(1))},
-		{"ARP reply", true, to(netdev, typeARP, arp(arpReply))},
+		{"ARP request", true, to(netdev, typeARP, arp(1))},
+		{"ARP reply", true, to(netdev, typeARP, arp(2))},
+		{"ARP request to all", true, to(net.HardwareAddr{255, 255, 255, 255, 255, 255}, typeARP,
+			arp(1))},
+		{"ARP to another MAC", false, to(ourMAC, typeARP, arp(2))},
 		{"echo request", false, four(ip(peer4, v4, protoICMP, icmp(8, sent4(v4, protoTCP, 8080))))},
 		{"fragmentation needed", true, four(ip(peer4, v4, protoICMP,
 			icmp(icmpUnreachable, sent4(v4, protoTCP, 8080))))},
@@ -148,12 +155,66 @@ func hostFrames() []hostFrame {
 		{"packet too big", true, six(ip(peer6, v6, protoICMPv6, icmp(2, sent6(8080))))},
 		{"packet too big for the kernel", false, six(ip(peer6, v6, protoICMPv6,
 			icmp(2, sent6(22))))},
-		{"neighbour solicitation", false,
-			six(ip(peer6, v6, protoICMPv6, icmp(135, make([]byte, 16))))},
+		{"an ICMPv6 error that nobody knows", true, six(ip(peer6, v6, protoICMPv6,
+			icmp(100, sent6(8080))))},
+		{"an error about a fragment", true, six(ip(peer6, v6, protoICMPv6, icmp(2,
+			fragmentOf6(8080)[ethLen:])))},
+		{"an error about a fragment of the kernel's", false, six(ip(peer6, v6, protoICMPv6, icmp(2,
+			fragmentOf6(22)[ethLen:])))},
+		{"neighbour solicitation", true,
+			six(ip(peer6, v6, protoICMPv6, icmp(neighborSolicitation, make([]byte, 16))))},
+		{"neighbour advertisement to all", true, to(allNodes, typeIPv6, ip(peer6,
+			netip.MustParseAddr("ff02::1"), protoICMPv6, icmp(neighborAdvertisement,
+				make([]byte, 16))))},
+		{"router advertisement", false, to(allNodes, typeIPv6, ip(peer6,
+			netip.MustParseAddr("ff02::1"), protoICMPv6, icmp(134, make([]byte, 16))))},
+		{"UDP over IPv6 to all", false, to(allNodes, typeIPv6, ip(peer6,
+			netip.MustParseAddr("ff02::1"), protoUDP, dgram(0xf012)))},
+		{"TCP over IPv6 behind options", true, six(ip(peer6, v6, extDestination,
+			append([]byte{protoTCP, 0, 1, 4, 0, 0, 0, 0}, seg(8080)...)))},
 		{"neighbour advertisement", true, six(ip(peer6, v6, protoICMPv6,
 			icmp(neighborAdvertisement, make([]byte, 16))))},
 		{"ICMPv6 echo", false, six(ip(peer6, v6, protoICMPv6, icmp(128, sent6(8080))))},
 		{"the last", true, four(ip(peer4, v4, protoTCP, seg(0xf001)))},
+	}
+}
+
+var allNodes = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
+
+// fragmentOf6 is the first fragment of a datagram that was sent from a port of ours.
+func fragmentOf6(port uint16) []byte {
+	h := append([]byte{protoTCP, 0, 0, 1, 0, 0, 0, 1}, tcp(port, 999, 16, nil)...)
+	return ethernet(peerMAC, netdev, typeIPv6, ip(ourIPv6.Addr(), peerIPv6.Addr(), extFragment, h))
+}
+
+// TestHostFragments sends a port on the host's MAC datagrams in fragments, backwards: those for a
+// port of ours come once they are whole, and nothing else does.
+func TestHostFragments(t *testing.T) {
+	w := newWorld(t)
+	p := openIn(t, w.ours, Config{Device: ifname, Host: true})
+	must(t, p.SetPorts([]Ports{{UDP: true, Addr: ourIP.Addr(), First: 53, Last: 53},
+		{UDP: true, Addr: ourIPv6.Addr(), First: 53, Last: 53}}))
+	raw := w.rawSocket(t, 0)
+	var want [][]byte
+	for i := range 40 {
+		port := uint16(53 + i%2)
+		frames := fragmentsOf(i%4 < 2, protoUDP, udp(7, port, payload(100+100*i)), uint32(i), 480)
+		for j := range frames {
+			_, err := unix.Write(raw, frames[len(frames)-1-j])
+			must(t, err)
+		}
+		if port == 53 {
+			want = append(want, frames...)
+		}
+	}
+	for i, f := range receive(t, p.Rx(0), len(want)) {
+		if !bytes.Equal(f.Data, want[i]) {
+			t.Fatalf("frame %d of %d is % x, want % x", i, len(want), f.Data[:60], want[i][:60])
+		}
+	}
+	if s := p.Stats(); s.Rx[0].Unclaimed == 0 || s.FragmentsDropped != 0 ||
+		s.Rx[0].Frames != uint64(len(want)) {
+		t.Errorf("%+v", s)
 	}
 }
 

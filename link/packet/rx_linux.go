@@ -31,6 +31,7 @@ type RxQueue struct {
 	file  *os.File
 	raw   syscall.RawConn
 	fd    int
+	clock clock.Clock           // the system's
 	ready func(fd uintptr) bool // pollReadable
 
 	// mu is the owner's, taken once per batch, so that Close finds the queue at rest. It guards
@@ -44,7 +45,8 @@ type RxQueue struct {
 	n, next int    // messages received, and the next to hand out
 	empty   bool   // the next Receive need not ask the kernel
 	split   splitter
-	cutting bool // message next is being cut up by split
+	cutting bool     // message next is being cut up by split
+	whole   [][]byte // fragments of datagrams that are whole, to be handed out first
 
 	count  rxCounts
 	asleep *clock.Asleep // Begin and End are the owner's
@@ -59,7 +61,7 @@ type rxCounts struct {
 func (q *RxQueue) initSocket(p *Port, index int, file *os.File, raw syscall.RawConn, fd int) {
 	q.port, q.index, q.file, q.raw, q.fd = p, index, file, raw, fd
 	q.ready = q.pollReadable
-	q.asleep = clock.NewAsleep(clock.Clock{})
+	q.asleep = clock.NewAsleep(q.clock)
 	q.mem = make([]byte, rxBatch*rxSlot)
 	for i := range q.msgs {
 		q.iovs[i].Base = &q.mem[i*rxSlot]
@@ -80,12 +82,12 @@ func (q *RxQueue) Index() int { return q.index }
 func (q *RxQueue) Receive(dst []Frame) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.next == q.n && (q.skipLook() || !q.askKernel()) {
+	if q.closed || !q.hasFrames() && (q.skipLook() || !q.askKernel()) {
 		return 0
 	}
 	n, size := 0, uint64(0)
-	for n < len(dst) && q.next < q.n {
-		if q.decodeMessage(&dst[n]) {
+	for n < len(dst) && q.hasFrames() {
+		if q.takeWhole(&dst[n]) || q.decodeMessage(&dst[n]) {
 			size += uint64(len(dst[n].Data))
 			n++
 		}
@@ -93,6 +95,19 @@ func (q *RxQueue) Receive(dst []Frame) int {
 	q.count.frames.Add(uint64(n))
 	q.count.bytes.Add(size)
 	return n
+}
+
+// hasFrames reports whether there is something that the kernel need not be asked for.
+func (q *RxQueue) hasFrames() bool { return q.next < q.n || len(q.whole) > 0 }
+
+// takeWhole makes a frame of the next fragment of a datagram that is whole.
+func (q *RxQueue) takeWhole(f *Frame) bool {
+	if len(q.whole) == 0 {
+		return false
+	}
+	*f = Frame{Data: q.whole[0]}
+	q.whole = q.whole[1:]
+	return true
 }
 
 // skipLook reports whether this look at the socket is left out.
@@ -153,8 +168,7 @@ func (q *RxQueue) decodeMessage(f *Frame) bool {
 		return false
 	}
 	vnet, data := slot[:vnetLen], slot[vnetLen:m.n]
-	if t := q.port.ports.Load(); t != nil && !t.isOurs(data) {
-		q.count.unclaimed.Add(1)
+	if t := q.port.ports.Load(); t != nil && !q.claim(t, data) {
 		return false
 	}
 	if vnet[1]&^vnetECN == vnetUDPL4 && q.split.beginFrame(data, int(gsoSize(vnet))) {
@@ -169,6 +183,24 @@ func (q *RxQueue) decodeMessage(f *Frame) bool {
 		q.count.merged.Add(1)
 	}
 	q.addAuxiliary(f, i)
+	return true
+}
+
+// claim reports whether a frame to the host's MAC is ours as it is. Of a datagram in fragments it
+// keeps these, and puts them into whole once all have come.
+func (q *RxQueue) claim(t *portTable, frame []byte) bool {
+	if p, ok := parseFragment(frame); ok {
+		whole, taken := q.port.fragments.add(t, &p, frame, q.clock.Now())
+		if !taken {
+			q.count.unclaimed.Add(1)
+		}
+		q.whole = append(q.whole, whole...)
+		return false
+	}
+	if !t.isOurs(frame) {
+		q.count.unclaimed.Add(1)
+		return false
+	}
 	return true
 }
 
@@ -213,7 +245,7 @@ func (q *RxQueue) addAuxiliary(f *Frame, i int) {
 func (q *RxQueue) pollReadable(uintptr) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.closed || q.next < q.n || q.askKernel()
+	return q.closed || q.hasFrames() || q.askKernel()
 }
 
 // Wait parks the goroutine until there are frames, Wake, or the end: then it returns ErrClosed, or

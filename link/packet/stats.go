@@ -8,6 +8,9 @@ type Stats struct {
 	// changed.
 	LinkUp      bool
 	LinkChanges uint64
+	// FragmentsDropped counts fragments of a port with the host's MAC that were kept in vain: the
+	// others of their datagram did not come in time, or there was no room.
+	FragmentsDropped uint64
 }
 
 // RxStats counts what one queue received.

@@ -123,6 +123,9 @@ func (p *page) host(st *stack.Stack) {
 		"Connections that were dialled by a kernel socket.", of(h.Dialled))
 	p.family(counter, "twin_datagrams_total", "Datagrams by kernel sockets.",
 		of(h.Received, "direction", "rx"), of(h.Sent, "direction", "tx"))
+	p.family(counter, "host_fragments_dropped_total",
+		"Fragments that were kept in vain: the rest of their datagram did not come.",
+		of(h.FragmentsDropped))
 }
 
 // events writes every counter of netstack and the link, by its name in rdma-netstack status stats.

@@ -185,7 +185,7 @@ func TestDocumented(t *testing.T) {
 	}
 	// of the host's own addresses only, which need a namespace
 	written := map[string]bool{"twin_accepts_total": true, "twin_dials_total": true,
-		"twin_datagrams_total": true, "rules": true}
+		"twin_datagrams_total": true, "host_fragments_dropped_total": true, "rules": true}
 	for line := range strings.Lines(full(t)) {
 		if name, ok := strings.CutPrefix(line, "# TYPE "+prefix); ok {
 			written[strings.Fields(name)[0]] = true

@@ -473,6 +473,23 @@ func parseNDP(from, to tcpip.Address, icmp header.ICMPv6) (m ndpMessage, ok bool
 	return m, false
 }
 
+// ParseSolicitation reads a packet with a neighbour solicitation that came with a hop limit of 255:
+// who asks, for which address, and its hardware address. Not ok: it is invalid, or does not say so.
+func ParseSolicitation(packet header.IPv6) (from, target tcpip.Address, mac tcpip.LinkAddress,
+	ok bool) {
+	end := header.IPv6MinimumSize + int(packet.PayloadLength())
+	if end > len(packet) {
+		return from, target, "", false
+	}
+	from = packet.SourceAddress()
+	icmp := header.ICMPv6(packet[header.IPv6MinimumSize:end])
+	m, ok := parseNDP(from, packet.DestinationAddress(), icmp)
+	if !ok || icmp.Type() != header.ICMPv6NeighborSolicit || m.holds != from || len(m.mac) == 0 {
+		return from, target, "", false
+	}
+	return from, header.NDPNeighborSolicit(icmp.MessageBody()).TargetAddress(), m.mac, true
+}
+
 // options reads the options of a message, and reports whether they are well-formed.
 func (m *ndpMessage) options(o header.NDPOptions) bool {
 	it, err := o.Iter(true)

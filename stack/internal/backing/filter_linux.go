@@ -13,20 +13,13 @@ type Device struct {
 	// Index gives the ifindex of received packets (skb->dev): of a bond or a netvsc device that of
 	// the upper one.
 	Index int
-	// MTU is its largest IP packet, in bytes. A longer datagram has come in fragments: the kernel
-	// puts these together, and the other stack never sees them.
-	MTU int
 	// Last, unless 0, says that the device is gone, and may be made again with a number that is not
 	// known yet: what comes by a device with a larger ifindex than Last is not passed either.
 	// Linux gives rising numbers.
 	Last int
 }
 
-const (
-	adIfindex  = -0x1000 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX (include/uapi/linux/filter.h)
-	ipv4Header = 20
-	ipv6Header = 40
-)
+const adIfindex = -0x1000 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX (include/uapi/linux/filter.h)
 
 var (
 	drop = unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}
@@ -36,8 +29,8 @@ var (
 // silent drops everything.
 func silent() []unix.SockFilter { return []unix.SockFilter{drop} }
 
-// segments passes what has not come in by the device.
-func (d Device) segments() []unix.SockFilter {
+// others passes what has not come in by the device.
+func (d Device) others() []unix.SockFilter {
 	return append(d.begin(), d.is(0, 1), drop, pass)
 }
 
@@ -49,16 +42,6 @@ func (d Device) begun() []unix.SockFilter {
 		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: flags},
 		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: syn | ack},
 		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: syn, Jf: 1},
-		drop, pass)
-}
-
-// datagrams passes what has not come in by the device, and what has come in fragments. A datagram's
-// length is that from its UDP header on; the shortest IP header, of that many bytes, counts.
-func (d Device) datagrams(header int) []unix.SockFilter {
-	return append(d.begin(), d.is(0, 3),
-		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
-		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K,
-			K: uint32(d.MTU - header), Jt: 1},
 		drop, pass)
 }
 

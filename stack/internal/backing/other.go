@@ -18,7 +18,7 @@ const (
 )
 
 // Device needs linux.
-type Device struct{ Index, MTU, Last int }
+type Device struct{ Index, Last int }
 
 // BlockSize says how many ports a Block has.
 const BlockSize = 256

@@ -60,7 +60,7 @@ func (s *Socket) attachOthers() error {
 	program := s.filter()
 	err := attach(s.fd, program)
 	if errors.Is(err, unix.ENOMEM) {
-		if err = attach(s.fd, s.device.segments()); err == nil {
+		if err = attach(s.fd, s.device.others()); err == nil {
 			err = attach(s.fd, program)
 		}
 	}

@@ -161,8 +161,8 @@ func (s *Socket) Listener(backlog int) (*net.TCPListener, error) {
 	return l.(*net.TCPListener), nil
 }
 
-// Conn has the kernel deliver datagrams that do not come by the device, and those that have come by
-// it in fragments. The caller closes it, and then calls Silence.
+// Conn has the kernel deliver datagrams that do not come by the device. The caller closes it, and
+// then calls Silence.
 func (s *Socket) Conn() (*net.UDPConn, error) {
 	var c net.PacketConn
 	err := s.serve(func(f *os.File) (err error) {
@@ -203,15 +203,10 @@ func (s *Socket) serve(use func(*os.File) error) error {
 
 // filter returns that of a socket which serves. mu is held.
 func (s *Socket) filter() []unix.SockFilter {
-	switch {
-	case s.passing:
+	if s.passing {
 		return s.device.allBut(s.others, s.at.Addr().Is6())
-	case s.protocol == TCP:
-		return s.device.segments()
-	case s.at.Addr().Is4():
-		return s.device.datagrams(ipv4Header)
 	}
-	return s.device.datagrams(ipv6Header)
+	return s.device.others()
 }
 
 // SetDevice puts d in the place of the device. No packet finds the socket without a filter.

@@ -19,6 +19,7 @@ import (
 // none of its addresses there.
 func Netdev(name, port string, mac net.HardwareAddr) error {
 	for path, value := range map[string]string{"ipv4/conf/" + port + "/arp_ignore": "8",
+		"ipv4/conf/" + port + "/rp_filter":    "1", // what is sent to all comes here, too
 		"ipv6/conf/" + port + "/disable_ipv6": "1"} {
 		if err := os.WriteFile("/proc/sys/net/"+path, []byte(value), 0); err != nil {
 			return err
