@@ -40,7 +40,7 @@ const (
 // SetPathMTUDiscovery chooses how datagrams are sent from now on. The error is EINVAL for other
 // values than those of the constants. What the path's MTU is, routers tell by ICMP, about datagrams
 // that were sent from here; one call on a connected socket then fails with EMSGSIZE, as on Linux,
-// unless it is PathMTUDont. The datagram of a Write that fails so is sent all the same.
+// unless it is PathMTUDont. A Write that fails so sends nothing.
 func (c *UDPConn) SetPathMTUDiscovery(d PathMTUDiscovery) error {
 	if d < PathMTUDont || d > PathMTUProbe {
 		return c.setError(os.NewSyscallError("setsockopt", syscall.EINVAL))

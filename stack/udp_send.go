@@ -200,23 +200,30 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 		}
 		return err
 	}
-	if c.raddr != nil { // an ICMP error that came back belongs to this call
+	if c.raddr != nil { // an ICMP error about an earlier datagram costs this one, as on Linux
 		if terr := c.ep.LastError(); terr != nil {
-			return c.sendAfter(syscallError(call, terr), b, to, from, call, &o)
+			if c.isTooLong(b, to, from, &o) { // which Linux sees first
+				c.ep.SocketOptions().SetLastError(terr)
+				terr = &tcpip.ErrMessageTooLong{}
+			}
+			return syscallError(call, terr)
 		}
 	}
 	return c.dispatch(b, to, from, call, &o)
 }
 
-// sendAfter reports an error of ICMP about an earlier datagram, which costs this one, as on Linux;
-// but not if it is that the path's MTU has become smaller, for then this datagram may be the last
-// that is sent until an answer comes.
-func (c *UDPConn) sendAfter(earlier error, b []byte, to tcpip.FullAddress, from tcpip.Address,
-	call string, o *sendOptions) error {
-	if errors.Is(earlier, syscall.EMSGSIZE) {
-		_ = c.dispatch(b, to, from, call, o)
+// isTooLong says whether a datagram to one host has to be refused for its size.
+func (c *UDPConn) isTooLong(b []byte, to tcpip.FullAddress, from tcpip.Address,
+	o *sendOptions) bool {
+	if !c.mustFit(o) || o.segment != 0 || !cacheable(to.Addr) {
+		return false
 	}
-	return earlier
+	r, terr := c.stack.findRoute(routeKey{from, to.Addr})
+	if terr != nil {
+		return false
+	}
+	defer r.Release()
+	return header.UDPMinimumSize+len(b) > c.datagramRoom(r).limit
 }
 
 // dispatch sends a datagram on the way that is open to it, see [UDPConn].
