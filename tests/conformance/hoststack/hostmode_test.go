@@ -3,16 +3,20 @@
 package hoststack
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	simkernel "github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/card"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
 // hostWorld is two stacks on the addresses of two kernels (stack.Config.Host), each in the network
@@ -41,18 +45,53 @@ func ringsWorld(t *testing.T) *world {
 
 // cardOf gives a host a card at the end of the cable that is called port.
 func cardOf(t *testing.T, n *lab.Net, port string, number byte) (cfg dv.Config, _ error) {
+	_, cfg, err := openCard(t, n, port, number)
+	return cfg, err
+}
+
+func openCard(t *testing.T, n *lab.Net, port string, number byte) (nic *simnic.NIC, cfg dv.Config,
+	_ error) {
 	mac := net.HardwareAddr{2, 0, 0x5e, 0, 0x53, number}
-	return cfg, n.Do(func() error {
-		if err := card.Netdev(cable, port, mac); err != nil {
+	err := n.Do(func() (err error) {
+		if err = card.Netdev(cable, port, mac); err != nil {
 			return err
 		}
-		nic, opened, err := card.Open(cable, port, mac)
-		if err == nil {
+		if nic, cfg, err = card.Open(cable, port, mac); err == nil {
 			t.Cleanup(func() { nic.Close() })
-			cfg = opened
 		}
 		return err
 	})
+	return nic, cfg, err
+}
+
+// TestFragmentsMayBeTaken requires health to say that the rings of a device may take the first
+// fragment of a datagram: its kernel has no rules that lead to Linux.
+func TestFragmentsMayBeTaken(t *testing.T) {
+	need.TUN(t)
+	for _, c := range []struct {
+		linux simkernel.Config
+		want  string
+	}{
+		{simkernel.Config{}, "<nil>"},
+		{simkernel.Config{Release: simkernel.Linux54}, "no rule of the device can leave " +
+			"fragments to Linux: it may take the first of a datagram, which is lost then"},
+	} {
+		const port = "port0"
+		host, far := laidCable(t, port)
+		nic, cfg, err := openCard(t, host, port, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		linux := simkernel.New(nic, c.linux)
+		cfg.NIC.Model.Kernel = func() (uverbs.Kernel, error) { return linux.OpenNode() }
+		wireAddresses(t, host, far)
+		st := inside{host, kernel{}}.onHost(t, cfg.NIC, 0).sockets.(netstack).Stack
+		for _, h := range st.Health() {
+			if got := fmt.Sprint(h.Notice); h.Reporter == "rx" && got != c.want {
+				t.Errorf("%+v: %s, want %s", c.linux, got, c.want)
+			}
+		}
+	}
 }
 
 // stacksOnHosts puts stacks in the place of the kernels of w.
@@ -77,13 +116,6 @@ const firstPort = 61440
 func (i inside) onHost(t testing.TB, nic dv.NIC, backlog int) inside {
 	t.Helper()
 	nic.RxQueues, nic.TxQueues = 1, 1
-	st, err := enter(i, func() (*stack.Stack, error) {
-		return stack.Open(context.Background(), stack.Config{Host: true, NIC: nic,
-			TCP: stack.TCPOptions{Backlog: backlog}})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	return inside{i.n, netstack{st}}
+	return openInside(t, i.n, stack.Config{Host: true, NIC: nic,
+		TCP: stack.TCPOptions{Backlog: backlog}})
 }

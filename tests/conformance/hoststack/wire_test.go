@@ -51,19 +51,85 @@ type wired struct {
 	index int              // of the interface, as control messages name it
 	write func(frame []byte)
 	ports uint16 // of the peer's that have been used
+	// probes are connected sockets of a stack beside the kernel, of IPv4 and IPv6; see answers
+	probes []udpConn
 
 	mu     sync.Mutex
 	frames [][]byte // sent by the host, but for ARP and neighbour discovery; guarded by mu
+	told   int      // by the host which its hardware address is; guarded by mu
 	more   chan struct{}
 }
 
-// wiredKernel is a network namespace with one end of a cable, whose other end has no address.
+// wiredKernel is a kernel on such a wire.
 func wiredKernel(t *testing.T) *wired {
-	need.NetNS(t)
-	host, far := newHost(t, "host"), newHost(t, "far")
-	if err := lab.Cable(host, cable, far, cable); err != nil {
+	host, far := cabledHost(t)
+	w := newWired(t, inside{host, kernel{}})
+	w.onCable(far)
+	return w
+}
+
+// wiredPackets is a stack with a MAC of its own, on packet sockets.
+func wiredPackets(t *testing.T) *wired {
+	host, far := laidCable(t, cable)
+	connect(t, host, far)
+	mac := net.HardwareAddr{2, 0xda, 0x7a, 0, 0, 2}
+	w := newWired(t, openInside(t, host, stack.Config{
+		NIC:    dv.NIC{Device: cable, MAC: mac, RxQueues: 1, TxQueues: 1},
+		Uplink: stack.UplinkOptions{Backend: stack.BackendPacket},
+		Addresses: []netip.Prefix{netip.PrefixFrom(wireHost4, 24),
+			netip.PrefixFrom(wireHost6, 64)},
+		Addressing: stack.AddressOptions{DuplicateDetection: -1, NoAnnounce: true}}))
+	w.onCable(far)
+	w.mac = mac
+	return w
+}
+
+// wiredHost is a stack on the kernel's addresses, on packet sockets.
+func wiredHost(t *testing.T) *wired {
+	host, far := cabledHost(t)
+	w := newWired(t, inside{host, kernel{}}.onHost(t, dv.NIC{Device: cable}, 0))
+	w.onCable(far)
+	w.besideKernel()
+	return w
+}
+
+// wiredHostRings is a stack on the kernel's addresses, on the rings of a software ConnectX whose
+// netdev is the kernel's.
+func wiredHostRings(t *testing.T) *wired {
+	need.TUN(t)
+	const port = "port0"
+	host, far := laidCable(t, port)
+	cfg, err := cardOf(t, host, port, 2)
+	if err != nil {
 		t.Fatal(err)
 	}
+	wireAddresses(t, host, far)
+	w := newWired(t, inside{host, kernel{}}.onHost(t, cfg.NIC, 0))
+	w.onCable(far)
+	w.besideKernel()
+	return w
+}
+
+// laidCable is two network namespaces: the host's, whose end of the cable has a name, and that of
+// the test.
+func laidCable(t *testing.T, name string) (host, far *lab.Net) {
+	need.NetNS(t)
+	host, far = newHost(t, "host"), newHost(t, "far")
+	if err := lab.Cable(host, name, far, cable); err != nil {
+		t.Fatal(err)
+	}
+	return host, far
+}
+
+// cabledHost is laidCable with the host's addresses.
+func cabledHost(t *testing.T) (host, far *lab.Net) {
+	host, far = laidCable(t, cable)
+	wireAddresses(t, host, far)
+	return host, far
+}
+
+// wireAddresses gives the host its addresses, and has its kernel answer as often as it is asked.
+func wireAddresses(t *testing.T, host, far *lab.Net) {
 	connect(t, host, far)
 	address(t, host, netip.PrefixFrom(wireHost4, 24), netip.PrefixFrom(wireHost6, 64))
 	if err := host.Do(func() error {
@@ -72,7 +138,27 @@ func wiredKernel(t *testing.T) *wired {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	w := newWired(t, inside{host, kernel{}})
+}
+
+// openInside opens a stack in a namespace.
+func openInside(t testing.TB, n *lab.Net, cfg stack.Config) inside {
+	t.Helper()
+	i := inside{n: n}
+	st, err := enter(i, func() (*stack.Stack, error) {
+		return stack.Open(context.Background(), cfg)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	i.sockets = netstack{st}
+	return i
+}
+
+// onCable puts the test at the far end of the host's cable.
+func (w *wired) onCable(far *lab.Net) {
+	t := w.T
+	host := w.sockets.(inside).n
 	var port *lab.Port
 	if err := far.Do(func() (err error) {
 		port, err = lab.OpenPort(cable)
@@ -110,7 +196,13 @@ func wiredKernel(t *testing.T) *wired {
 		port.Close()
 		reader.Wait()
 	})
-	return w
+}
+
+// besideKernel opens the sockets by which answers knows how far the stack is.
+func (w *wired) besideKernel() {
+	for _, peer := range []netip.Addr{wirePeer4, wirePeer6} {
+		w.probes = append(w.probes, w.dialUDP(peer))
+	}
 }
 
 // wiredStack is a stack on a software ConnectX, whose cable ends at the test.
@@ -163,6 +255,7 @@ func (roleless) Replace(s string) string { return s }
 func (w *wired) sees(f []byte) {
 	switch etherType := binary.BigEndian.Uint16(f[12:]); {
 	case etherType == 0x0806:
+		w.noteTold(f[21] == 2)
 		if f[21] == 1 && string(f[28:32]) != string(f[38:42]) {
 			a := append([]byte{0, 1, 8, 0, 6, 4, 0, 2}, wirePeerMAC...)
 			a = append(append(append(a, f[38:42]...), f[22:28]...), f[28:32]...)
@@ -171,6 +264,7 @@ func (w *wired) sees(f []byte) {
 		return
 	case etherType == 0x86dd && f[20] == 58 && f[54] >= 130 && f[54] <= 143,
 		etherType == 0x86dd && f[20] == 0:
+		w.noteTold(f[54] == 136)
 		if f[54] == 135 && string(f[22:38]) != string(make([]byte, 16)) {
 			body := append([]byte{136, 0, 0, 0, 0x60, 0, 0, 0}, f[62:78]...)
 			body = append(append(body, 2, 1), wirePeerMAC...)
@@ -189,9 +283,22 @@ func (w *wired) sees(f []byte) {
 	}
 }
 
+// noteTold counts that the host has said which its hardware address is.
+func (w *wired) noteTold(is bool) {
+	if is {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.told++
+	}
+}
+
 // send sends one frame to the host.
 func (w *wired) send(to net.HardwareAddr, etherType uint16, body []byte) {
-	f := append(append(slices.Clone(to), wirePeerMAC...), byte(etherType>>8), byte(etherType))
+	w.sendFrom(wirePeerMAC, to, etherType, body)
+}
+
+func (w *wired) sendFrom(from, to net.HardwareAddr, etherType uint16, body []byte) {
+	f := append(append(slices.Clone(to), from...), byte(etherType>>8), byte(etherType))
 	f = append(f, body...)
 	for len(f) < 60 {
 		f = append(f, 0)
@@ -213,14 +320,25 @@ func (w *wired) deliverTo(mac net.HardwareAddr, ip []byte) {
 // next waits for a packet that the host sends and that fits, and forgets those before it.
 func (w *wired) next(what string, fits func(ip []byte) bool) []byte {
 	w.Helper()
+	return unpadded(w.nextFrame(what, fits)[14:])
+}
+
+// nextTo is next for where the packet is sent to.
+func (w *wired) nextTo(fits func(ip []byte) bool) net.HardwareAddr {
+	w.Helper()
+	return net.HardwareAddr(w.nextFrame("a packet", fits)[:6])
+}
+
+func (w *wired) nextFrame(what string, fits func(ip []byte) bool) []byte {
+	w.Helper()
 	for late := time.After(patience); ; {
 		w.mu.Lock()
 		for len(w.frames) > 0 {
-			ip := unpadded(w.frames[0][14:])
+			f := w.frames[0]
 			w.frames = w.frames[1:]
-			if fits(ip) {
+			if fits(unpadded(f[14:])) {
 				w.mu.Unlock()
-				return ip
+				return f
 			}
 		}
 		w.mu.Unlock()
@@ -232,20 +350,60 @@ func (w *wired) next(what string, fits func(ip []byte) bool) []byte {
 	}
 }
 
-// answers lists what the host sends until it answers an echo request of the test's.
+// answers lists what the host sends until it answers an echo request of the test's. That of a stack
+// beside the kernel is answered by the kernel: what the stack has sent is listed too, until it has
+// worked off what came before.
 func (w *wired) answers() (all [][]byte) {
 	w.Helper()
 	const id = 0x7e57
 	echo := []byte{8, 0, 0, 0, id >> 8, id & 0xff, 0, 1}
 	w.deliver(packet(wirePeer4, wireHost4, 1, echo, option{}))
-	w.next("the answer to an echo request", func(ip []byte) bool {
-		if ip[0]>>4 == 4 && ip[9] == 1 && ip[20] == 0 && binary.BigEndian.Uint16(ip[24:]) == id {
+	all = w.before("the answer to an echo request", func(ip []byte) bool {
+		return ip[0]>>4 == 4 && ip[9] == 1 && ip[20] == 0 && binary.BigEndian.Uint16(ip[24:]) == id
+	})
+	if len(w.probes) > 0 {
+		all = append(all, w.probed(w.probes[0])...)
+	}
+	return all
+}
+
+// before lists what the host sends before a packet that fits.
+func (w *wired) before(what string, fits func(ip []byte) bool) (all [][]byte) {
+	w.Helper()
+	w.next(what, func(ip []byte) bool {
+		if fits(ip) {
 			return true
 		}
 		all = append(all, ip)
 		return false
 	})
 	return all
+}
+
+// probed waits until a stack has worked off what came before by packet sockets, which an error of
+// ICMP takes, and by rings, which a datagram takes. It lists what the host sends until then.
+func (w *wired) probed(c udpConn) (all [][]byte) {
+	w.Helper()
+	w.must(c.SetDeadline(soon()))
+	host := c.LocalAddr().(*net.UDPAddr).AddrPort()
+	peer := c.RemoteAddr().(*net.UDPAddr).AddrPort()
+	to, from := host.Addr().Unmap(), peer.Addr().Unmap()
+	about := packet(to, from, 17, datagram(host.Port(), peer.Port(), ""), option{})
+	if to.Is4() {
+		w.deliver(quoting(about, 3, 3, 0))
+	} else {
+		w.deliver(quoting(about, 1, 4, 0))
+	}
+	buf := make([]byte, 64)
+	if n, err := c.Read(buf); !errors.Is(err, syscall.ECONNREFUSED) {
+		w.Fatalf("the probe's error of ICMP: %q, %v", buf[:n], err)
+	}
+	w.deliver(packet(from, to, 17, datagram(peer.Port(), host.Port(), "probe"), option{}))
+	if n, err := c.Read(buf); string(buf[:n]) != "probe" {
+		w.Fatalf("the probe's datagram: %q, %v", buf[:n], err)
+	}
+	w.write1(c, "probe")
+	return w.before("the probe", is(17, peer.Port()))
 }
 
 // option is what packets may have that most have not.
