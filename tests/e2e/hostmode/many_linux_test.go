@@ -63,6 +63,7 @@ func many(t *testing.T, w *world, n load) {
 	resets := w.kernelCounter(t, "Tcp", "OutRsts")
 	unreachable := w.kernelCounter(t, "Icmp", "OutDestUnreachs")
 
+	const largeDatagrams, largeDatagram = 20, 20000
 	began := time.Now()
 	visits := func(from *lab.Net, to, owner string, n, parallel int) func() error {
 		return func() error {
@@ -108,7 +109,9 @@ func many(t *testing.T, w *world, n load) {
 			return datagrams(w.outside, hostIP, n.local,
 				100)
 		},
-		"large datagrams":         func() error { return datagrams(w.outside, hostIP, 20, 20000) },
+		"large datagrams": func() error {
+			return datagrams(w.outside, hostIP, largeDatagrams, largeDatagram)
+		},
 		"datagrams from the host": func() error { return datagrams(w.host, hostIP, n.local, 100) },
 		"datagrams from a container": func() error {
 			return datagrams(w.container, hostIP, n.local, 40000)
@@ -144,7 +147,7 @@ func many(t *testing.T, w *world, n load) {
 			"%v; open with 256 ports to dial from %v; %s", n.outside, n.dials, n.local, n.container,
 			took.Round(time.Millisecond), s.opened.Round(time.Millisecond), s.ok("stats")))
 	if w.rings {
-		s.steered(t)
+		s.steered(t, largeDatagrams*(largeDatagram/1480+1))
 	}
 	s.stop()
 }

@@ -178,7 +178,7 @@ func TestVLAN(t *testing.T) {
 		}
 	}
 	everything("rings")
-	s.steered(t)
+	s.steered(t, 0)
 	s.ok("lose")
 	s.awaitBackend("packet")
 	everything("packet sockets")
