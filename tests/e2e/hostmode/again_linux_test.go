@@ -1,9 +1,11 @@
 package hostmode
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +94,9 @@ func TestNetdevAwayAndBack(t *testing.T) {
 	w := newWorldOn(t, true)
 	elsewhere := newNet(t, "elsewhere")
 	s := w.start(t, "tcp :8080", "udp :5300")
+	eventually(t, "the link-local address is served on", func() bool {
+		return strings.Count(fmt.Sprint(s.rules()), "of fe80:") == 4
+	})
 	before := s.rules()
 	echoServer(t, w.outside, ":9100")
 	move := func(from, to *lab.Net) {
