@@ -18,7 +18,7 @@ var most = struct {
 	packageFiles: 36,
 	knobs:        55,
 	causativeHas: 0,
-	productLines: 93_832,
+	productLines: 94_315,
 	oneWord:      26.7,
 	definitions:  12.9,
 }
