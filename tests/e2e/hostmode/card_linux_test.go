@@ -159,7 +159,7 @@ func (s *server) steered(t *testing.T, fragments int) {
 	t.Helper()
 	var got stack.HostStats
 	must(t, json.Unmarshal([]byte(s.ok("stats")), &got))
-	if most := uint64(100 + 2*fragments); !got.Rules || got.Unsteered > most { // repeated some times
+	if most := uint64(100 + 2*fragments); !got.Rules || got.Unsteered > most {
 		t.Errorf("%+v: want rules, and few frames unsteered", got)
 	}
 }
