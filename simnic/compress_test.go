@@ -195,8 +195,8 @@ func TestCompressionFormats(t *testing.T) {
 			if _, err := r.nic.CreateFlow(a); err != nil {
 				t.Fatal(err)
 			}
-			flow := r.nic.steering.flows[0] // the rig's untagged rule
-			if err := flow.Destroy(); err != nil {
+			entry := r.nic.steering.now.Load().before[0].groups[0].root.entry // the rig's untagged
+			if err := entry.flows[0].Destroy(); err != nil {
 				t.Fatal(err)
 			}
 		}

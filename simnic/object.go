@@ -54,7 +54,7 @@ func (n *NIC) Objects() Objects {
 	o := Objects{Numbers: len(n.numbers.used)}
 	n.numbers.mu.Unlock()
 	n.steering.mu.Lock()
-	o.Flows = len(n.steering.flows)
+	o.Flows = n.steering.count
 	n.steering.mu.Unlock()
 	n.sinkMu.Lock()
 	o.Subscribers = len(n.sinks)

@@ -23,11 +23,12 @@ const (
 // MaxPriority gives the highest priority of a flow rule; 0 comes first.
 const MaxPriority = 15
 
-// steering holds the flow tables. Frames read a snapshot without a lock; changes build the next.
+// steering holds the flow tables. Frames read a snapshot without a lock; a change makes the next,
+// which shares with it all that stays.
 type steering struct {
 	nic   *NIC
 	mu    sync.Mutex
-	flows []*Flow // in force, in order of creation
+	count int // of rules in force
 	now   atomic.Pointer[tables]
 }
 
@@ -35,19 +36,21 @@ type steering struct {
 type tables struct {
 	before []table // ahead of the netdev
 	after  []table
-	sniff  []table  // of copies
-	macs   []uint64 // unicast destinations that rules require, sorted
+	sniff  []table    // of copies
+	macs   entryGroup // unicast destinations that rules require
 }
 
 // table is rules of one priority. The first match wins.
 type table struct {
-	order   int
-	entries []entry // grouped by mask in order of the masks' first appearance
+	order  int
+	groups []entryGroup // in order of their creation
 }
 
 // entry describes a match and the destinations of matching frames.
 type entry struct {
 	match    Match
+	flows    []*Flow // its rules, in order of creation; of tables.macs none
+	rules    int     // of tables.macs: how many require the destination
 	tirs     []*TIR
 	counts   []*FlowCount
 	tag      uint32
@@ -58,7 +61,7 @@ type entry struct {
 
 func (s *steering) initTables(n *NIC) {
 	s.nic = n
-	s.now.Store(&tables{})
+	s.now.Store(&tables{macs: entryGroup{mask: macMatch(0).Mask}})
 }
 
 // tableOf returns the table of the rule.
@@ -83,10 +86,12 @@ func (s *steering) addFlow(f *Flow) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.flows) >= 1<<s.nic.caps.LogMaxFlows {
+	if s.count >= 1<<s.nic.caps.LogMaxFlows {
 		return ErrFlowFull
 	}
-	for _, o := range s.flows {
+	next := *s.now.Load()
+	flows := next.rulesBeside(&f.attr)
+	for _, o := range flows {
 		if !o.attr.equalRule(&f.attr) {
 			continue
 		}
@@ -100,8 +105,10 @@ func (s *steering) addFlow(f *Flow) error {
 			return statusErrorf(StatusBadRes, "flow rule to a destroyed object")
 		}
 	}
-	s.flows = append(s.flows, f)
-	s.publishSnapshot()
+	next.replaceEntry(&f.attr, append(slices.Clip(flows), f))
+	next.countMAC(&f.attr, 1)
+	s.count++
+	s.now.Store(&next)
 	return nil
 }
 
@@ -138,80 +145,110 @@ func (f *Flow) conflicts(newcomer *FlowAttr) bool {
 func (s *steering) removeFlow(f *Flow) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.Index(s.flows, f)
+	next := *s.now.Load()
+	flows := next.rulesBeside(&f.attr)
+	i := slices.Index(flows, f)
 	if i < 0 {
 		return statusErrorf(StatusBadRes, "destroy flow rule")
 	}
-	s.flows = slices.Delete(s.flows, i, i+1)
-	s.publishSnapshot()
+	next.replaceEntry(&f.attr, slices.Delete(slices.Clone(flows), i, i+1))
+	next.countMAC(&f.attr, -1)
+	s.count--
+	s.now.Store(&next)
 	if f.attr.TIR != nil {
 		f.attr.TIR.use.dropUser()
 	}
 	return nil
 }
 
-// publishSnapshot builds the snapshot of the rules in force. Called with the lock held.
-func (s *steering) publishSnapshot() {
-	t := &tables{}
-	for _, f := range s.flows {
-		a := &f.attr
-		if mac, ok := a.Match.exactDst(); ok && !slices.Contains(t.macs, mac) {
-			t.macs = append(t.macs, mac)
-		}
-		switch order := a.tableOf(); {
-		case order < tableNetdev:
-			t.before = addRule(t.before, f, a.Match)
-		case order == tableSniffer:
-			t.sniff = addRule(t.sniff, f, Match{})
-		default:
-			t.after = addRule(t.after, f, a.defaultMatch())
-		}
-	}
-	slices.Sort(t.macs)
-	s.now.Store(t)
-}
-
-// defaultMatch returns the match of a default rule.
-func (a *FlowAttr) defaultMatch() Match {
-	var m Match
-	if a.Type == FlowMulticastDefault {
+// entryMatch returns the match of the entry that the rule is in.
+func (a *FlowAttr) entryMatch() Match {
+	switch a.Type {
+	case FlowNormal:
+		return a.Match
+	case FlowMulticastDefault:
+		var m Match
 		m.SetDstMAC([6]byte{1}, [6]byte{1})
+		return m
 	}
-	return m
+	return Match{}
 }
 
-// addRule adds a rule: to the entry with the same match, else after the last entry with the same
-// mask, else at the end.
-func addRule(ts []table, f *Flow, m Match) []table {
-	a := &f.attr
-	i, found := slices.BinarySearchFunc(ts, a.tableOf(),
+// tablesOf returns the tables that the rule's is one of.
+func (t *tables) tablesOf(a *FlowAttr) *[]table {
+	switch order := a.tableOf(); {
+	case order < tableNetdev:
+		return &t.before
+	case order == tableSniffer:
+		return &t.sniff
+	}
+	return &t.after
+}
+
+// findTable returns the place of the table of that order, or where it would be.
+func findTable(ts []table, order int) (i int, found bool) {
+	return slices.BinarySearchFunc(ts, order,
 		func(t table, order int) int { return cmp.Compare(t.order, order) })
+}
+
+// findGroup returns the place of the group with that mask, -1: there is none.
+func (t *table) findGroup(mask *MatchKey) int {
+	return slices.IndexFunc(t.groups, func(g entryGroup) bool { return g.mask == *mask })
+}
+
+// rulesBeside returns the rules of the entry that a rule is in, or would be.
+func (t *tables) rulesBeside(a *FlowAttr) []*Flow {
+	ts, m := *t.tablesOf(a), a.entryMatch()
+	if i, found := findTable(ts, a.tableOf()); found {
+		if j := ts[i].findGroup(&m.Mask); j >= 0 {
+			if e := ts[i].groups[j].find(&m.Value); e != nil {
+				return e.flows
+			}
+		}
+	}
+	return nil
+}
+
+// replaceEntry has flows be the rules of the entry that a rule is in: in a new group behind the
+// others of its table if it is the first with its mask. An entry without rules goes, as do a group
+// and a table without entries.
+func (t *tables) replaceEntry(a *FlowAttr, flows []*Flow) {
+	all, m := t.tablesOf(a), a.entryMatch()
+	ts := slices.Clone(*all)
+	i, found := findTable(ts, a.tableOf())
 	if !found {
 		ts = slices.Insert(ts, i, table{order: a.tableOf()})
 	}
-	t := &ts[i]
-	at := len(t.entries)
-	for j := range t.entries {
-		e := &t.entries[j]
-		if e.match == m {
-			if a.TIR != nil && !slices.Contains(e.tirs, a.TIR) {
-				e.tirs = append(e.tirs, a.TIR)
-			}
-			e.miss = e.miss || a.Miss
-			e.countInto(a.Count)
-			return ts
-		}
-		if e.match.Mask == m.Mask {
-			at = j + 1
-		}
+	groups := slices.Clone(ts[i].groups)
+	j := ts[i].findGroup(&m.Mask)
+	if j < 0 {
+		j = len(groups)
+		groups = append(groups, entryGroup{mask: m.Mask})
 	}
-	e := entry{match: m, tag: f.tag, drop: a.Drop, dontTrap: a.DontTrap, miss: a.Miss}
-	if a.TIR != nil {
-		e.tirs = []*TIR{a.TIR}
+	if len(flows) > 0 {
+		groups[j] = groups[j].with(newEntry(m, flows))
+	} else if groups[j] = groups[j].without(&m.Value); groups[j].root == nil {
+		groups = slices.Delete(groups, j, j+1)
 	}
-	e.countInto(a.Count)
-	t.entries = slices.Insert(t.entries, at, e)
-	return ts
+	if ts[i].groups = groups; len(groups) == 0 {
+		ts = slices.Delete(ts, i, i+1)
+	}
+	*all = ts
+}
+
+// newEntry makes the entry of rules, of which there is at least one.
+func newEntry(m Match, flows []*Flow) *entry {
+	first := flows[0]
+	e := &entry{match: m, flows: flows, tag: first.tag, drop: first.attr.Drop,
+		dontTrap: first.attr.DontTrap}
+	for _, f := range flows {
+		if tir := f.attr.TIR; tir != nil && !slices.Contains(e.tirs, tir) {
+			e.tirs = append(e.tirs, tir)
+		}
+		e.miss = e.miss || f.attr.Miss
+		e.countInto(f.attr.Count)
+	}
+	return e
 }
 
 // countInto makes the entry also count into c.
@@ -223,18 +260,43 @@ func (e *entry) countInto(c *FlowCount) {
 
 // firstMatch returns the table's first entry that matches the frame.
 func (t *table) firstMatch(k *MatchKey) *entry {
-	for i := range t.entries {
-		if e := &t.entries[i]; e.match.Takes(k) {
+	for i := range t.groups {
+		if e := t.groups[i].find(k); e != nil {
 			return e
 		}
 	}
 	return nil
 }
 
+// countMAC counts one rule more or less that requires a unicast destination, if this one does.
+func (t *tables) countMAC(a *FlowAttr, by int) {
+	mac, ok := a.Match.exactDst()
+	if !ok {
+		return
+	}
+	e := &entry{match: macMatch(mac)}
+	if had := t.macs.find(&e.match.Value); had != nil {
+		e.rules = had.rules
+	}
+	if e.rules += by; e.rules == 0 {
+		t.macs = t.macs.without(&e.match.Value)
+	} else {
+		t.macs = t.macs.with(e)
+	}
+}
+
+// macMatch matches a destination.
+func macMatch(mac uint64) (m Match) {
+	fieldDstMAC.putField(&m.Value, mac)
+	fieldDstMAC.putField(&m.Mask, 1<<48-1)
+	return m
+}
+
 // requiresMAC reports whether a rule requires that unicast destination.
 func (t *tables) requiresMAC(mac uint64) bool {
-	_, ok := slices.BinarySearch(t.macs, mac)
-	return ok
+	var k MatchKey
+	fieldDstMAC.putField(&k, mac)
+	return t.macs.find(&k) != nil
 }
 
 // FlowType gives the position of a rule in the order of tables.

@@ -19,7 +19,7 @@ import (
 var ruleAddr = netip.MustParseAddr("192.0.2.1")
 
 // openHostDevice opens another device of a NIC, in host mode.
-func openHostDevice(t *testing.T, nic *simnic.NIC) *dv.Device {
+func openHostDevice(t testing.TB, nic *simnic.NIC) *dv.Device {
 	t.Helper()
 	dev, err := dv.Open(t.Context(), dv.Config{NIC: dv.NIC{
 		Model: dv.Model{
@@ -39,7 +39,7 @@ func openHostDevice(t *testing.T, nic *simnic.NIC) *dv.Device {
 }
 
 // hostWorld is a NIC, a device on it in host mode, and an endpoint over that.
-func hostWorld(t *testing.T) (*simnic.NIC, *dv.Device, *Endpoint) {
+func hostWorld(t testing.TB) (*simnic.NIC, *dv.Device, *Endpoint) {
 	t.Helper()
 	nic, err := simnic.New(simnic.Config{MAC: []byte{2, 0, 0, 0, 0, 9}, Seed: 9})
 	if err != nil {

@@ -47,12 +47,12 @@ func destroyCounters(c *call) unix.Errno {
 // readCounters fills an array of counts (UVERBS_METHOD_COUNTERS_READ in
 // uverbs_std_types_counters.c, mlx5_ib_read_counters in counters.c).
 func readCounters(c *call) unix.Errno {
-	_, s, errno := findObject[*counterSet](c.node, uverbs.ObjectCounters,
+	o, s, errno := findObject[*counterSet](c.node, uverbs.ObjectCounters,
 		uint32(c.inputAttr(uverbs.AttrCountersHandle).addr))
 	if errno != 0 {
 		return errno
 	}
-	if c.node.lookupUsers(s) == 0 {
+	if o.users == 0 {
 		return unix.EINVAL
 	}
 	if flags := c.inputAttr(uverbs.AttrCountersFlags); flags.given {
@@ -82,16 +82,6 @@ func readCounters(c *call) unix.Errno {
 		return errno
 	}
 	c.markWritten(out)
-	return 0
-}
-
-// lookupUsers returns how many rules count into s.
-func (n *node) lookupUsers(s *counterSet) int {
-	for _, o := range n.handles {
-		if o != nil && o.impl == any(s) {
-			return o.users
-		}
-	}
 	return 0
 }
 

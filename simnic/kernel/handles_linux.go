@@ -1,10 +1,6 @@
 package kernel
 
-import (
-	"slices"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // uobject holds the object of a handle (struct ib_uobject).
 type uobject struct {
@@ -49,13 +45,14 @@ func (n *node) lookupHandle(kind uint16, handle uint32) (*uobject, unix.Errno) {
 
 // addObject gives o the lowest free handle and counts o as a user of the objects it uses.
 func (n *node) addObject(o *uobject) {
-	i := slices.Index(n.handles, nil)
-	if i < 0 {
-		i = len(n.handles)
+	for n.lowest < len(n.handles) && n.handles[n.lowest] != nil {
+		n.lowest++
+	}
+	if n.lowest == len(n.handles) {
 		n.handles = append(n.handles, nil)
 	}
-	o.handle = uint32(i)
-	n.handles[i] = o
+	o.handle = uint32(n.lowest)
+	n.handles[n.lowest] = o
 	for _, u := range o.uses {
 		u.users++
 	}
@@ -79,6 +76,7 @@ func (n *node) destroyObject(kind uint16, handle uint32) (*uobject, unix.Errno) 
 
 func (n *node) forgetObject(o *uobject) {
 	n.handles[o.handle] = nil
+	n.lowest = min(n.lowest, int(o.handle))
 	for _, u := range o.uses {
 		u.users--
 	}

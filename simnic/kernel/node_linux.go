@@ -61,6 +61,7 @@ type node struct {
 	closed  bool
 	ctx     *ucontext  // nil until GET_CONTEXT
 	handles []*uobject // by handle, nil where free
+	lowest  int        // no handle below it is free
 
 	events eventSet
 	queues eventQueues
