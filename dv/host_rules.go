@@ -2,8 +2,10 @@ package dv
 
 import (
 	"bytes"
+	"container/list"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"slices"
@@ -20,7 +22,8 @@ type Rule struct {
 	rule HostRule
 
 	// guarded by d.hashed.mu
-	flow   flow // nil: closed
+	place  *list.Element // in d.hashed.byPort; nil: closed
+	flow   flow          // nil: closed
 	counts *uverbs.Counters
 	past   Hits // of rules that this one replaced
 }
@@ -60,7 +63,7 @@ func (d *Device) AddRule(r HostRule) (*Rule, error) {
 	if err != nil {
 		return nil, d.inUse(r, err)
 	}
-	h.byPort = append(h.byPort, rule)
+	rule.place = h.byPort.PushBack(rule)
 	return rule, nil
 }
 
@@ -69,7 +72,10 @@ func (r *Rule) Close() error {
 	h := &r.d.hashed
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.byPort = slices.DeleteFunc(h.byPort, func(o *Rule) bool { return o == r })
+	if r.place != nil {
+		h.byPort.Remove(r.place)
+		r.place = nil
+	}
 	err := r.closeLocked()
 	if errors.Is(r.d.Err(), ErrFailed) {
 		return nil // it went with the device
@@ -176,17 +182,27 @@ func (r *Rule) moveTo(h *hashed) error {
 
 // moveRules moves all rules to the targets of next, or none.
 func (h *hashed) moveRules(next *hashed) error {
-	for i, r := range h.byPort {
+	for r := range h.portRules() {
 		if err := r.moveTo(next); err != nil {
 			errs := []error{fmt.Errorf("rule for %v: %w", r.rule, err)}
-			for _, moved := range h.byPort[:i+1] {
+			for moved := range h.portRules() {
 				errs = append(errs, moved.moveTo(h))
+				if moved == r {
+					break
+				}
 			}
 			return errors.Join(errs...)
 		}
 	}
-	next.byPort, h.byPort = h.byPort, nil
 	return nil
+}
+
+// portRules returns the rules of host mode in order of their addition.
+func (h *hashed) portRules() iter.Seq[*Rule] {
+	return func(yield func(*Rule) bool) {
+		for e := h.byPort.Front(); e != nil && yield(e.Value.(*Rule)); e = e.Next() {
+		}
+	}
 }
 
 // closePorts ends all rules.
@@ -194,10 +210,11 @@ func (h *hashed) closePorts() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
-	for _, r := range slices.Backward(h.byPort) {
+	for e := h.byPort.Back(); e != nil; e = h.byPort.Back() {
+		r := h.byPort.Remove(e).(*Rule)
+		r.place = nil
 		errs = append(errs, r.closeLocked())
 	}
-	h.byPort = nil
 	return errors.Join(errs...)
 }
 
@@ -462,7 +479,7 @@ func (d *Device) Rules() []RuleInfo {
 		list = append(list, RuleInfo{Priority: h.restPriority, To: "queue 0",
 			Match: d.describeMatch(classOther().name), Tag: d.flowTag})
 	}
-	for _, r := range h.byPort {
+	for r := range h.portRules() {
 		info := RuleInfo{Priority: uint16(r.rule.Priority), To: "queues", Tag: d.flowTag,
 			Match: d.describeAny(r.rule.String()), Counted: r.counts != nil}
 		if r.rule.Priority == PriorityLinux {

@@ -1,6 +1,7 @@
 package dv
 
 import (
+	"container/list"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -17,7 +18,7 @@ type hashed struct {
 	table    *uverbs.IndTable
 	targets  []*uverbs.QP
 	rules    []*uverbs.Flow // of the classes, in their order; none in host mode
-	byPort   []*Rule        // in host mode
+	byPort   list.List      // of *Rule in host mode, in order of addition
 	priority uint16         // of the first class
 
 	rest         *uverbs.QP   // the target of all other frames, see classOther
@@ -171,7 +172,6 @@ func (d *Device) Rebalance(weights []int) error {
 	}
 	h.retired = &hashed{table: h.table, targets: h.targets, rules: h.rules}
 	h.table, h.targets, h.rules, h.priority = next.table, next.targets, next.rules, next.priority
-	h.byPort = next.byPort
 	d.spread.Store(&spread{d.spread.Load().hash, at})
 	d.rebalances.Add(1)
 	return h.retired.closeRules()

@@ -1,9 +1,11 @@
 package rdma
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -19,19 +21,28 @@ import (
 // hostRules holds the rules of an endpoint.
 type hostRules struct {
 	turn chan struct{}             // of capacity 1: full while what follows is read or changed
-	list []*hostRule               // in order of their addition
+	list list.List                 // of *hostRule, in order of their addition
 	of   map[dv.HostRule]*hostRule // of these
 }
 
 // hostRule describes one rule.
 type hostRule struct {
 	dv.HostRule
-	at  map[*dv.Device]*dv.Rule // of the devices that have it
-	err error                   // why one has it not; nil also while there is none
+	place *list.Element           // in hostRules.list
+	at    map[*dv.Device]*dv.Rule // of the devices that have it
+	err   error                   // why one has it not; nil also while there is none
 }
 
 func newHostRules() *hostRules {
 	return &hostRules{turn: make(chan struct{}, 1), of: map[dv.HostRule]*hostRule{}}
+}
+
+// inOrder returns the rules in order of their addition.
+func (h *hostRules) inOrder() iter.Seq[*hostRule] {
+	return func(yield func(*hostRule) bool) {
+		for e := h.list.Front(); e != nil && yield(e.Value.(*hostRule)); e = e.Next() {
+		}
+	}
 }
 
 func (h *hostRules) lock()   { h.turn <- struct{}{} }
@@ -77,7 +88,7 @@ func (e *Endpoint) AddRule(ctx context.Context, r dv.HostRule) error {
 		return err
 	}
 	if have == nil {
-		h.list, h.of[r] = append(h.list, added), added
+		added.place, h.of[r] = h.list.PushBack(added), added
 	}
 	return nil
 }
@@ -134,7 +145,7 @@ func (e *Endpoint) RemoveRule(r dv.HostRule) error {
 	if have == nil {
 		return nil
 	}
-	h.list = slices.DeleteFunc(h.list, func(o *hostRule) bool { return o == have })
+	h.list.Remove(have.place)
 	delete(h.of, have.HostRule)
 	return have.remove()
 }
@@ -203,7 +214,7 @@ func (e *Endpoint) Rules() (list []RuleInfo) {
 			list = append(list, RuleInfo{RuleInfo: r})
 		}
 	}
-	for _, r := range h.list {
+	for r := range h.inOrder() {
 		if len(r.at) > 0 && r.err == nil {
 			continue
 		}
@@ -223,7 +234,7 @@ func (e *Endpoint) Rules() (list []RuleInfo) {
 func (h *hostRules) switchTo(next backend, use func()) (old []*dv.Rule) {
 	h.lock()
 	defer h.unlock()
-	for _, r := range h.list {
+	for r := range h.inOrder() {
 		old = append(old, r.leave(devicesOf(next))...)
 		_ = r.install(next) // kept in r.err
 	}
@@ -241,7 +252,7 @@ func (h *hostRules) follow(next backend, old []*dv.Rule) {
 	}
 	h.lock()
 	defer h.unlock()
-	for _, r := range h.list {
+	for r := range h.inOrder() {
 		if r.err != nil {
 			_ = r.install(next) // kept in r.err
 		}
@@ -252,9 +263,9 @@ func (h *hostRules) follow(next backend, old []*dv.Rule) {
 func (h *hostRules) close() {
 	h.lock()
 	defer h.unlock()
-	for _, r := range slices.Backward(h.list) {
-		_ = r.remove()
+	for e := h.list.Back(); e != nil; e = e.Prev() {
+		_ = e.Value.(*hostRule).remove()
 	}
-	h.list = nil
+	h.list.Init()
 	clear(h.of)
 }
