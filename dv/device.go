@@ -361,7 +361,7 @@ func (d *Device) Close() error {
 		}
 		err := d.cleanup.undoAll()
 		for _, q := range d.tx { // no NIC knows the queues any more
-			q.releaseHeld()
+			q.releaseAllHeld()
 		}
 		if failed := d.Err(); err != nil && errors.Is(failed, ErrFailed) {
 			d.log.Warn("objects of the failed device could not be destroyed",

@@ -90,42 +90,6 @@ func (m *sendMemory) putPieces(w []byte, bufs [][]byte, skip int) {
 	}
 }
 
-// heldPacket keeps what the NIC reads of send memory until the WQE that ends at block count end is
-// completed.
-type heldPacket struct {
-	end    uint32
-	holder Holder
-}
-
-// heldRing holds them in the order of their WQEs. A WQE has one, so that as many as the send ring
-// has blocks suffice.
-type heldRing struct {
-	ring       []heldPacket
-	head, tail uint32 // free-running
-}
-
-func (l *heldRing) pushHolder(end uint32, h Holder) {
-	l.ring[l.head&uint32(len(l.ring)-1)] = heldPacket{end, h}
-	l.head++
-}
-
-// releaseThrough ends the references of all WQEs that end at or before block count cc, and returns
-// how many those were.
-func (l *heldRing) releaseThrough(cc uint32) (n uint64) {
-	for l.tail != l.head {
-		e := &l.ring[l.tail&uint32(len(l.ring)-1)]
-		if int32(e.end-cc) > 0 {
-			break
-		}
-		h := e.holder
-		e.holder = nil
-		l.tail++
-		n++
-		h.DecRef()
-	}
-	return n
-}
-
 // staging is registered memory that a send queue copies packets into: a ring
 // of bytes, given out in contiguous pieces and freed in the same order. head
 // and tail are free-running.

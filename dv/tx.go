@@ -60,10 +60,10 @@ type TxQueue struct {
 	mpw            mpw    // the multi-packet descriptor that is open
 	stage          staging
 	marks          []mark // by block: what a completion there frees
-	inFlightFrames inFlightRing
-	lent           sendMemory // of WithSendMemory
-	held           heldRing   // of packets in it; made with the first
-	done           uint64     // packets completed, in counts of count.packets
+	inFlightFrames inFlightRing[Frame]
+	lent           sendMemory           // of WithSendMemory
+	held           inFlightRing[Holder] // of packets in it; made with the first
+	done           uint64               // packets completed, in counts of count.packets
 	recovery       recovery
 	stall          txStall
 	shown          uint64                    // completions when the counters were shown last
@@ -114,7 +114,7 @@ func newTxQueue(index, blocks int, ring, rec *mmio.Region, pool *Pool, stage sta
 		size: uint32(blocks), mask: uint32(blocks - 1), quarter: uint32(blocks / 4),
 		limits: limits, log: slog.New(slog.DiscardHandler), recovery: newRecovery(clock.Clock{}),
 		stage: stage, marks: make([]mark, blocks),
-		inFlightFrames: inFlightRing{ring: make([]inFlightFrame, blocks*dsPerBB)},
+		inFlightFrames: inFlightRing[Frame]{ring: make([]inFlight[Frame], blocks*dsPerBB)},
 	}
 	q.longest.Store(int32(limits.frame))
 	q.rewindRing()

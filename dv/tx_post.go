@@ -205,7 +205,7 @@ func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 // trackInFlight leaves frame f with the NIC until the descriptor that ends at pc, or
 // grows on from there, is completed.
 func (q *TxQueue) trackInFlight(f Frame) {
-	q.inFlightFrames.pushFrame(q.pc, f)
+	q.inFlightFrames.push(q.pc, f)
 	q.count.zeroCopy.n++
 }
 
@@ -326,16 +326,16 @@ func (q *TxQueue) postLSO(p *TxPacket, n, tag int) error {
 // holdUntilSent keeps the memory of p, whose descriptor ends at pc, until that is completed.
 func (q *TxQueue) holdUntilSent(p *TxPacket) {
 	if q.held.ring == nil {
-		q.held.ring = make([]heldPacket, q.size)
+		q.held.ring = make([]inFlight[Holder], q.size) // a WQE has one
 	}
-	q.held.pushHolder(q.pc, p.Holder)
+	q.held.push(q.pc, p.Holder)
 	p.Held = true
 	q.count.held.n++
 }
 
-// releaseHeld ends the references to all packets. The NIC must not know them any more.
-func (q *TxQueue) releaseHeld() {
-	q.count.released.n += q.held.releaseThrough(q.pc)
+// releaseAllHeld ends the references to all packets. The NIC must not know them any more.
+func (q *TxQueue) releaseAllHeld() {
+	q.releaseHeld(q.pc)
 	q.count.showDone()
 }
 

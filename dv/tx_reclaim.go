@@ -41,9 +41,11 @@ func (q *TxQueue) Reap() int {
 		q.cq.ci++
 	}
 	q.cq.publishCI()
-	q.inFlightFrames.releaseThrough(q.cc, q.pool)
-	if q.held.tail != q.held.head {
-		q.count.released.n += q.held.releaseThrough(q.cc)
+	if !q.inFlightFrames.isEmpty() {
+		q.releaseFrames(q.cc)
+	}
+	if !q.held.isEmpty() {
+		q.releaseHeld(q.cc)
 	}
 	q.recovery.endResetRow()
 	q.count.completions.n += uint64(n)
@@ -134,8 +136,8 @@ func (q *TxQueue) replaceQueue() {
 		q.fail(fmt.Errorf("destroy send queue %d: %w", q.index, err))
 		return
 	}
-	q.inFlightFrames.releaseThrough(q.pc, q.pool)
-	q.releaseHeld()
+	q.releaseFrames(q.pc)
+	q.releaseAllHeld()
 	q.done = q.count.packets.n
 	q.rewindRing()
 	if err := q.start(); err != nil {
@@ -151,42 +153,62 @@ type mark struct {
 	packets    uint64 // posted in the queue's life, this WQE included
 }
 
-// inFlightFrame holds a frame the NIC reads from, until the WQE that ends at block count
-// end is completed.
-type inFlightFrame struct {
-	end   uint32
-	frame Frame
-}
-
-// inFlightRing holds the frames lent to the NIC in the order of their WQEs. It has
-// as many entries as the send ring has 16-byte units, so it cannot overflow.
-type inFlightRing struct {
-	ring       []inFlightFrame
+// inFlightRing holds what the NIC reads from, in the order of the WQEs, until each is completed.
+// It has a place for each that the send ring has room for, so it cannot overflow.
+type inFlightRing[T any] struct {
+	ring       []inFlight[T]
 	head, tail uint32 // free-running
 }
 
-func (l *inFlightRing) pushFrame(end uint32, f Frame) {
-	l.ring[l.head&uint32(len(l.ring)-1)] = inFlightFrame{end, f}
+// inFlight holds one of them.
+type inFlight[T any] struct {
+	end  uint32 // of its WQE, in counts of pc
+	what T
+}
+
+func (l *inFlightRing[T]) push(end uint32, what T) {
+	l.ring[l.head&uint32(len(l.ring)-1)] = inFlight[T]{end, what}
 	l.head++
 }
 
-// releaseThrough gives the frames of all WQEs that end at or before block count cc back to pool.
-func (l *inFlightRing) releaseThrough(cc uint32, pool *Pool) {
+func (l *inFlightRing[T]) isEmpty() bool { return l.tail == l.head }
+
+// next takes out the next one whose WQE ends at or before block count cc; nil: there is none. It
+// stays where it is until the next push.
+func (l *inFlightRing[T]) next(cc uint32) *T {
+	if l.tail == l.head {
+		return nil
+	}
+	e := &l.ring[l.tail&uint32(len(l.ring)-1)]
+	if int32(e.end-cc) > 0 {
+		return nil
+	}
+	l.tail++
+	return &e.what
+}
+
+// releaseHeld ends the references to packets whose WQE ends at or before block count cc.
+func (q *TxQueue) releaseHeld(cc uint32) {
+	for p := q.held.next(cc); p != nil; p = q.held.next(cc) {
+		h := *p
+		*p = nil
+		h.DecRef()
+		q.count.released.n++
+	}
+}
+
+// releaseFrames gives the frames back to the pool whose WQE ends at or before block count cc.
+func (q *TxQueue) releaseFrames(cc uint32) {
 	var some [64]Frame
 	n := 0
-	for l.tail != l.head {
-		e := l.ring[l.tail&uint32(len(l.ring)-1)]
-		if int32(e.end-cc) > 0 {
-			break
-		}
-		l.tail++
-		if some[n] = e.frame; n == len(some)-1 {
-			pool.returnHolds(some[:])
+	for f := q.inFlightFrames.next(cc); f != nil; f = q.inFlightFrames.next(cc) {
+		if some[n] = *f; n == len(some)-1 {
+			q.pool.returnHolds(some[:])
 			n = -1
 		}
 		n++
 	}
 	if n > 0 {
-		pool.returnHolds(some[:n])
+		q.pool.returnHolds(some[:n])
 	}
 }
