@@ -55,6 +55,20 @@ func (c *conn) Write(p []byte) (n int, err error) {
 	}
 }
 
+// ReadFrom implements io.ReaderFrom, by which net/http sends files: in pieces as Write's, where it
+// would itself write 32 KiB at a time.
+func (c *conn) ReadFrom(src io.Reader) (int64, error) {
+	buf := c.table.pieces.Get().(*[piece]byte)
+	defer c.table.pieces.Put(buf)
+	return io.CopyBuffer(onlyWriter{c}, onlyReader{src}, buf[:pieceOf(c.Conn)])
+}
+
+// onlyWriter and onlyReader hide ReadFrom and WriteTo.
+type (
+	onlyWriter struct{ io.Writer }
+	onlyReader struct{ io.Reader }
+)
+
 // pieceOf returns how much is written to c at a time: piece, or less where that fills its packets.
 func pieceOf(c net.Conn) int {
 	if p, ok := c.(interface{ WriteSize() int }); ok {

@@ -96,6 +96,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, started: cfg.Clock.Now()}
 	s.table.clock = cfg.Clock
+	s.table.pieces.New = func() any { return new([piece]byte) }
 	s.table.max, s.table.open = cfg.MaxConns, map[*conn]*list.Element{}
 	if cfg.Root != "" {
 		root, err := os.OpenRoot(cfg.Root)

@@ -3,8 +3,10 @@ package httpd
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"runtime"
 	"strings"
 	"syscall"
@@ -204,5 +206,68 @@ func TestPiecesFillPackets(t *testing.T) {
 				t.Errorf("packets of %d: write %d has %d bytes, want %d", tt.holds, i, size, want)
 			}
 		}
+	}
+}
+
+// writes is a listener of connections whose packets hold so many bytes. It tells the sizes of what
+// is written to them.
+type writes struct {
+	net.Listener
+	holds int
+	sizes chan int
+}
+
+type written struct {
+	net.Conn
+	to *writes
+}
+
+func (w *writes) Accept() (net.Conn, error) {
+	c, err := w.Listener.Accept()
+	return &written{c, w}, err
+}
+
+func (c *written) WriteSize() int { return c.to.holds }
+func (c *written) Write(p []byte) (int, error) {
+	c.to.sizes <- len(p)
+	return c.Conn.Write(p)
+}
+
+// TestFilesFillPackets: all of a file but its beginning, by which net/http finds out what it is,
+// and its end is written in pieces that fill packets, and not in those of net/http, of 32 KiB.
+func TestFilesFillPackets(t *testing.T) {
+	const holds, size = 65_160, 400_000
+	s, err := New(Config{DebugEndpoints: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, done := &writes{ln, holds, make(chan int, 100)}, make(chan error, 1)
+	go func() { done <- s.Serve(w) }()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, body := get(t, c, http.MethodGet, fmt.Sprintf("http://%v/-/bytes/%d", ln.Addr(), size))
+	want := make([]byte, size)
+	if FillPattern(want, 0); resp.StatusCode != http.StatusOK || !bytes.Equal(body, want) {
+		t.Errorf("status %d, %d bytes, or others than asked for", resp.StatusCode, len(body))
+	}
+	if err := errors.Join(s.Close(), <-done); err != nil {
+		t.Error(err)
+	}
+	close(w.sizes)
+	var sizes []int
+	for n := range w.sizes {
+		sizes = append(sizes, n)
+	}
+	whole := 0
+	for _, n := range sizes {
+		if n == holds {
+			whole++
+		}
+	}
+	if whole != size/holds || len(sizes) > whole+3 {
+		t.Errorf("writes of %v bytes, want %d of %d", sizes, size/holds, holds)
 	}
 }

@@ -19,6 +19,7 @@ type table struct {
 	accepted, evicted, refused, tooSlow atomic.Uint64
 	unanswered                          atomic.Uint64
 	parting                             atomic.Int64 // goroutines of partQuietly
+	pieces                              sync.Pool    // of *[piece]byte
 
 	mu        sync.Mutex
 	open      map[*conn]*list.Element // its place in waiting; nil while it has a request
