@@ -78,9 +78,6 @@ func (s *Stack) uplinkConfig() uplink.Config {
 			"table, and is asked again after 1 s to 1 min", "interface", s.name, "error", err)
 	}
 	u, nic := s.cfg.Uplink, s.health.dumped(s.cfg.driverConfig(), s.addrs.AnnounceLater)
-	if m := rdma.SendMemoryUsed(); rdma.SendMemoryPoisoned || m.Bytes > 0 || m.Err != nil {
-		nic = nic.WithSendMemory(rdma.SendMemory)
-	}
 	return uplink.Config{NIC: nic, Backend: u.Backend,
 		Fallback: u.Fallback, MaxOutage: u.MaxOutage, GracePeriod: u.GracePeriod,
 		OpenInterface: u.OpenInterface, Options: o, Ended: s.life.ctx,
@@ -97,6 +94,9 @@ func (c *Config) linkOptions() rdma.Options {
 func (c *Config) driverConfig() dv.Config {
 	d := dv.Config{NIC: c.NIC, TakesOver: c.Predecessor != nil, Logger: c.Logger, Clock: c.Clock,
 		Random: c.Random, ActiveRxQueues: c.linkOptions().ActiveRxQueues(c.NIC.RxQueues)}
+	if m := rdma.SendMemoryUsed(); rdma.SendMemoryPoisoned || m.Bytes > 0 || m.Err != nil {
+		d = d.WithSendMemory(rdma.SendMemory)
+	}
 	if c.Driver != nil {
 		c.Driver(&d)
 	}

@@ -97,6 +97,30 @@ func (b *deviceBooks) frames() (received, sent uint64) {
 	return received, sent
 }
 
+// inPlace is how many packets the queues of all devices have sent without copying.
+func (b *deviceBooks) inPlace() (n uint64) {
+	for _, d := range b.devices {
+		for _, q := range d.Stats().Tx {
+			n += q.InPlace
+		}
+	}
+	return n
+}
+
+// held reports packets that devices which are closed hold still.
+func (b *deviceBooks) held() error {
+	for _, d := range b.devices {
+		for i, q := range d.Stats().Tx {
+			if q.Held != 0 {
+				return fmt.Errorf("send queue %d holds %d packets, and is closed", i, q.Held)
+			}
+		}
+	}
+	return nil
+}
+
+func (h *ourHost) inPlace() uint64 { return h.books.inPlace() }
+
 // drained reports what is left on the way when no connection is left: segments to send, or frames
 // that the NIC has completed and the driver has not seen.
 func (h *ourHost) drained() error {

@@ -16,6 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -108,7 +109,12 @@ func (h *ourHost) openStack(ctx context.Context, cfg stack.Config, ending *atomi
 func (h *ourHost) config() stack.Config {
 	c := h.options()
 	c.NIC = h.plan.Device.NIC
-	c.Driver = func(d *dv.Config) { d.Tuning = h.plan.Device.Tuning }
+	c.Driver = func(d *dv.Config) {
+		d.Tuning = h.plan.Device.Tuning
+		if !h.plan.InPlace && !rdma.SendMemoryPoisoned {
+			*d = d.WithSendMemory(nil)
+		}
+	}
 	c.NIC.Model.Kernel, c.NIC.MAC = h.slot.open, hardware(h.index)
 	c.NIC.Model.Facts = dv.PortFacts{Name: fmt.Sprint("mlx5_", h.index),
 		Netdev: fmt.Sprint("eth", h.index), MAC: h.slot.card().MAC(), MTU: h.mtu}
@@ -220,7 +226,7 @@ func (h *ourHost) down() error {
 }
 
 func (h *ourHost) left() error {
-	if err := h.slot.left(h.unseen); err != nil {
+	if err := errors.Join(h.slot.left(h.unseen), h.books.held()); err != nil {
 		return err
 	}
 	if h.netdev != nil {

@@ -42,6 +42,7 @@ type upgradedHost struct {
 type past struct {
 	links          rdma.Stats
 	received, sent uint64
+	inPlace        uint64
 	meetings       []*meeting
 }
 
@@ -330,6 +331,8 @@ func (h *upgradedHost) outOfBuffer() uint64 {
 	}
 	return n
 }
+
+func (h *upgradedHost) inPlace() uint64 { return h.past.inPlace }
 
 // sum adds counters.
 func sum[T any](a, b T) T {

@@ -88,6 +88,7 @@ func NewPlan(seed uint64) Plan {
 	p.slowReaders(newDice(seed, 23))
 	p.addResize(newDice(seed, 25))
 	p.addReaddressing(newDice(seed, 26))
+	p.sendInPlace(newDice(seed, 27))
 	return p
 }
 

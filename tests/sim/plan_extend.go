@@ -17,6 +17,13 @@ func (p *Plan) extend(d dice) {
 	}
 }
 
+// sendInPlace has some hosts send large writes without copying.
+func (p *Plan) sendInPlace(d dice) {
+	for i := range p.Hosts {
+		p.Hosts[i].InPlace = d.chance(0.5) && p.Hosts[i].Kind == Ours
+	}
+}
+
 // addCrowd adds transfers of the first host to some worlds with a long way between the hosts, and a
 // pause of its port in the middle of them: more is to be sent then than the rings hold.
 func (p *Plan) addCrowd(d dice) {

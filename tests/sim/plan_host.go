@@ -42,6 +42,7 @@ type HostPlan struct {
 	RxLimit     int
 	MaxOutage   time.Duration
 	Grace       time.Duration // stack.Config.Uplink.GracePeriod
+	InPlace     bool          // large writes are sent without copying
 	Refusals    int           // of memory that is to be locked, when the device is opened first
 	Fallback    bool          // packet sockets of Netdev carry frames while the device is away
 	Netdev      NetdevPlan
@@ -71,7 +72,8 @@ func (h HostPlan) String() string {
 		"events %d/%dus, "+
 		"delay drop %v, inline %d, mode %v, ACK delay %v, no fast path %v, no SACK %v, "+
 		"no RACK %v, "+
-		"detection %v, buffers %+v, limit %d, outage %v, grace %v, refusals %d, memory %+v, "+
+		"detection %v, buffers %+v, limit %d, outage %v, grace %v, in place %v, refusals %d, "+
+		"memory %+v, "+
 		"IPv6 %v, leased %v, fallback %v %+v, upgraded %v, rings %v, messages %d %v, "+
 		"the netdev's MAC %v",
 		h.Card, d.RxQueues, d.TxQueues, d.Rings.RxQueueSize,
@@ -81,7 +83,8 @@ func (h HostPlan) String() string {
 		d.Tuning.EventFrames, d.Tuning.EventMicroseconds,
 		d.Rings.DelayDrop, d.Tuning.TxInline, h.RxMode, h.ACKDelay, h.NoFastPath, h.DisableSACK,
 		h.DisableRACK,
-		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.Refusals, h.Memory, h.IPv6,
+		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.InPlace, h.Refusals, h.Memory,
+		h.IPv6,
 		h.Leased, h.Fallback, h.Netdev, h.Upgraded, h.Rings,
 		h.Messages, h.Late, h.NetdevMAC)
 }

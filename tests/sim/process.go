@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -119,6 +120,10 @@ func (h *upgradedHost) end(p *process, shut func() error) (err error) {
 		received, sent := p.books.frames()
 		h.past.received += received
 		h.past.sent += sent
+		h.past.inPlace += p.books.inPlace()
+		if !p.killed.Load() { // else the kernel ends it all
+			err = errors.Join(err, p.books.held())
+		}
 		h.past.meetings = append(h.past.meetings, p.meeting)
 		h.processes = slices.DeleteFunc(h.processes, func(o *process) bool { return o == p })
 		close(p.over)

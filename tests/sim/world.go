@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
 // Result is what came of a run.
@@ -18,6 +20,7 @@ type Result struct {
 	Virtual time.Duration
 	Frames  uint64
 	Steps   uint64 // timers that fired
+	InPlace uint64 // packets that hosts of ours sent without copying
 	Log     []string
 	Stacks  string // of all goroutines, if Err is not nil
 }
@@ -61,6 +64,9 @@ const (
 // Run runs a plan. GOMAXPROCS must be 1, and the garbage collector off, for runs to repeat. No two
 // runs may take place in a process at once.
 func Run(p Plan) Result {
+	if err := stack.ZeroCopySend(); err != nil { // as HostPlan.InPlace says
+		return Result{Seed: p.Seed, Err: err}
+	}
 	seedRuntime(p.Seed)
 	before := runtime.NumGoroutine()
 	w := newWorld(p)
@@ -68,7 +74,7 @@ func Run(p Plan) Result {
 	if err == nil {
 		err = w.leftovers(before)
 	}
-	r := Result{Seed: p.Seed, Trace: w.net.trace, Virtual: w.clock.now(),
+	r := Result{Seed: p.Seed, InPlace: w.inPlace(), Trace: w.net.trace, Virtual: w.clock.now(),
 		Frames: w.net.count.Sent, Steps: w.steps, Log: w.log}
 	tidy()
 	if err != nil {
@@ -185,6 +191,16 @@ func (w *world) answered() error {
 		}
 	}
 	return nil
+}
+
+// inPlace is how many packets hosts of ours have sent without copying.
+func (w *world) inPlace() (n uint64) {
+	for _, h := range w.hosts {
+		if o, ours := h.(interface{ inPlace() uint64 }); ours {
+			n += o.inPlace()
+		}
+	}
+	return n
 }
 
 // overflowed reports whether frames came to a host of ours whose rings had no room for them.

@@ -38,6 +38,7 @@ type farm struct {
 	failed int
 	peak   int64   // memory of the largest worker, in KiB
 	sum    outcome // of the good ones
+	placed int     // of them: those in which large writes were sent without copying
 }
 
 // runAll runs all seeds, until a signal ends it, and prints a summary.
@@ -56,6 +57,8 @@ func (o *options) runAll() int {
 		"%.1f seeds/s; %d frames; the largest of %d workers had %d MiB\n", f.done, f.failed,
 		f.sum.Virtual, took, f.sum.Virtual/took, float64(f.done)/took, f.sum.Frames,
 		max(1, o.jobs), f.peak>>10)
+	fmt.Printf("%d of %d worlds sent without copying, %d packets\n", f.placed, f.done-f.failed,
+		f.sum.InPlace)
 	if f.failed > 0 {
 		return 1
 	}
@@ -194,6 +197,9 @@ func (f *farm) add(r outcome) {
 	}
 	f.sum.Virtual += r.Virtual
 	f.sum.Frames += r.Frames
+	if f.sum.InPlace += r.InPlace; r.InPlace > 0 {
+		f.placed++
+	}
 	if f.done%progressEvery == 0 {
 		fmt.Fprintf(os.Stderr, "%d seeds, %d failed\n", f.done, f.failed)
 	}

@@ -134,8 +134,8 @@ func (o *options) runOne() int {
 	for _, line := range r.Log {
 		fmt.Println(line)
 	}
-	fmt.Printf("%v of virtual time, %d frames, %d timers, trace %016x\n", r.Virtual, r.Frames,
-		r.Steps, r.Trace)
+	fmt.Printf("%v of virtual time, %d frames, %d sent without copying, %d timers, trace %016x\n",
+		r.Virtual, r.Frames, r.InPlace, r.Steps, r.Trace)
 	if r.Err != nil {
 		fmt.Printf("FAIL: %v\n", r.Err)
 		if o.stacks {
@@ -188,6 +188,7 @@ type outcome struct {
 	Virtual float64 // seconds
 	Frames  uint64
 	Steps   uint64
+	InPlace uint64
 	Left    bool // out: the world is not one of those wanted
 }
 
@@ -205,7 +206,8 @@ func (o *options) runWorker() {
 			continue
 		}
 		r := sim.Run(p)
-		line := outcome{Seed: seed, Virtual: r.Virtual.Seconds(), Frames: r.Frames, Steps: r.Steps}
+		line := outcome{Seed: seed, Virtual: r.Virtual.Seconds(), Frames: r.Frames, Steps: r.Steps,
+			InPlace: r.InPlace}
 		if r.Err != nil {
 			line.Err = r.Err.Error()
 		} else if o.twice {
