@@ -36,6 +36,7 @@ var checks = []check{
 	{"our features", testFeatures},
 	{"our doctor", testDoctor},
 	{"our HTTP", testHTTP},
+	{"HTTP in place", testInPlace},
 	{"our DNS", testDNS},
 	{"netdev beside us", testBeside},
 	{"isolation", testIsolation},
@@ -68,7 +69,7 @@ var rowsOf = map[string][]string{"5.10": {"probe", "netdev ping", "ibv_devinfo",
 	"re-probe"}}
 
 // only are rows that make test has under one kernel only, as time allows.
-var only = map[string]string{"upgrade": upgradeKernel}
+var only = map[string]string{"upgrade": upgradeKernel, "HTTP in place": upgradeKernel}
 
 // runs reports whether a kernel runs a row.
 func runs(version, row string) bool {

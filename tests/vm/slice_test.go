@@ -49,8 +49,22 @@ func (s *server) stop(t *testing.T) {
 }
 
 // testHTTP serves HTTP on the slice: ping, small and large bodies, uploads, both IP versions.
-func testHTTP(t *testing.T, w *world) {
-	s := w.serve(t, "http", "--debug-endpoints")
+func testHTTP(t *testing.T, w *world) { w.servesHTTP(t).stop(t) }
+
+// testInPlace is testHTTP of a server that sends large writes without copying: from memory that the
+// guest's kernel has pinned for the NIC to read.
+func testInPlace(t *testing.T, w *world) {
+	s := w.servesHTTP(t, "--zero-copy")
+	if counters := w.run(t, "rdma-netstack", "status", "stats"); !strings.Contains(counters,
+		"_in_place: ") {
+		t.Errorf("everything was copied:\n%s", counters)
+	}
+	s.stop(t)
+}
+
+func (w *world) servesHTTP(t *testing.T, args ...string) *server {
+	t.Helper()
+	s := w.serve(t, "http", append([]string{"--debug-endpoints"}, args...)...)
 	before := w.nic.Counters()
 	for _, to := range []netip.Prefix{slice4, slice6} {
 		w.pinged(t, to.Addr())
@@ -69,7 +83,7 @@ func testHTTP(t *testing.T, w *world) {
 		t.Errorf("the slice sent %d bytes for %d: the answers came from somewhere else", sent,
 			2*bulk)
 	}
-	s.stop(t)
+	return s
 }
 
 // testDNS serves a zone on the slice, over UDP and TCP.
