@@ -178,6 +178,7 @@ func (p *Program) Open(ctx context.Context, network string, local, remote net.Ad
 			s.closeDescriptor()
 			return nil, nil, p.leave(q, "bound to "+device)
 		}
+		q.network = s.networkSet(q.network)
 	}
 	m := maker{p: p, st: st, ctx: context.WithValue(ctx, kernelContext{}, true), q: q, standIn: s}
 	socket, conn, err := m.makeSocket(local, remote)

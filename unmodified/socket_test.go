@@ -490,6 +490,36 @@ func TestControlFunction(t *testing.T) {
 	}
 }
 
+// TestV6Only: IPV6_V6ONLY of Control leaves the port of IPv4 to others, also on localhost.
+func TestV6Only(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	p := programOn(server, nil)
+	port := freePort(t)
+	only := func(v int) func(c syscall.RawConn) error {
+		return func(c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) {
+				mustBeNil(t, unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, v))
+			})
+		}
+	}
+	l, _, err := p.Open(t.Context(), "tcp", &net.TCPAddr{Port: port}, nil, only(1))
+	mustBeNil(t, err)
+	four, _, err := p.Open(t.Context(), "tcp4", &net.TCPAddr{Port: port}, nil, nil)
+	mustBeNil(t, err)
+	if n := len(four.(*tcpListenSocket).shared.local); n != 1 {
+		t.Errorf("%d listeners on 127.0.0.1", n)
+	}
+	mustBeNil(t, errors.Join(l.Close(), four.Close()))
+
+	both, _, err := p.Open(t.Context(), "tcp6", &net.TCPAddr{Port: port}, nil, only(0))
+	mustBeNil(t, err)
+	defer both.Close()
+	_, _, err = p.Open(t.Context(), "tcp4", &net.TCPAddr{Port: port}, nil, nil)
+	if !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("beside one of both versions of IP: %v, want EADDRINUSE", err)
+	}
+}
+
 // TestLocalhost: a socket on any address is on localhost as well, by the kernel.
 func TestLocalhost(t *testing.T) {
 	server, _ := stacktest.Pair(t)

@@ -80,6 +80,7 @@ var keptOptions = map[sockOption]string{
 type standIn struct {
 	device       string // the slice's
 	family, kind int
+	only6        bool // made without IPv4
 
 	mu       sync.Mutex
 	apply    func(o sockOption, v int) error // to the slice's socket; nil until that is there
@@ -98,6 +99,7 @@ func newStandIn(network, device string, kept func(option string)) *standIn {
 	if strings.HasSuffix(network, "4") {
 		s.family = unix.AF_INET
 	}
+	s.only6 = strings.HasSuffix(network, "6")
 	if strings.HasPrefix(network, "tcp") {
 		s.kind = unix.SOCK_STREAM
 	}
@@ -172,6 +174,9 @@ func (s *standIn) makeSocket() error {
 	fd, err := unix.Socket(s.family, s.kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
+	}
+	if s.family == unix.AF_INET6 {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, intOf(s.only6))
 	}
 	if s.kind == unix.SOCK_STREAM {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
@@ -338,6 +343,23 @@ func (s *standIn) reusesPort() bool {
 	}
 	v, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT)
 	return err == nil && v != 0
+}
+
+// networkSet returns network as the program's IPV6_V6ONLY changes it.
+func (s *standIn) networkSet(network string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 || s.family != unix.AF_INET6 {
+		return network
+	}
+	v, err := unix.GetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+	switch {
+	case err != nil:
+		return network
+	case v != 0:
+		return strings.TrimSuffix(network, "6") + "6"
+	}
+	return strings.TrimSuffix(network, "6")
 }
 
 // boundElsewhere returns the device, other than the slice's, that the program has bound the socket
