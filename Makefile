@@ -91,8 +91,8 @@ test-attacks: ## a server under attack, and its clients: one table. 3 minutes; L
 	@tests/deps.sh attacks
 	cd tests/e2e/attack && ATTACKS=1 go test -count=1 -parallel 8 -timeout $(if $(LONG),90m,20m) -for $(or $(DURATION),$(if $(LONG),60s,5s))
 
-test-unmodified: ## untouched programs of 21 modules by rdma-netstack build, with their clients, on the host's address, a MAC of their own and the software ConnectX, with and without loss; programs that are refused; what sockets do, through package net; the releases of Go: 30 minutes, an hour with cold caches
-	cd tests/e2e/unmodified && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test -count=1 -v -timeout 90m .
+test-unmodified: ## untouched programs of 21 modules by rdma-netstack build, with their clients, on the host's address, a MAC of their own and the software ConnectX, with and without loss; programs that are refused; ways of build; deploy/unmodified; what sockets do, through package net; the releases of Go: 45 minutes, 2 hours with cold caches or other load
+	cd tests/e2e/unmodified && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test -count=1 -v -timeout 150m .
 	CGO_ENABLED=0 go run ./cmd/rdma-netstack test --source . ./tests/conformance/hoststack -- -tags rdma_overlay -count=1 -v -vet=off -run Overlaid
 	GO_RELEASES="$$(cd tests/e2e/unmodified && ./releases.sh)" CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run KnownReleases ./internal/overlay
 

@@ -262,7 +262,7 @@ var untouched = []string{
 	"github.com/nats-io/nats.go", "github.com/panjf2000/gnet/v2", "github.com/pion/turn/v5",
 	"github.com/quic-go/quic-go", "github.com/redis/go-redis/v9", "github.com/tidwall/redcon",
 	"github.com/valyala/fasthttp", "go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/server/v3",
-	"golang.org/x/crypto", "golang.org/x/net",
+	"golang.org/x/crypto", "golang.org/x/net", "golang.org/x/sys",
 	"golang.zx2c4.com/wireguard",
 }
 

@@ -66,6 +66,44 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// TestNamedFiles: a program that is built of files by their names has the slice's sockets, too, by
+// build and by run.
+func TestNamedFiles(t *testing.T) {
+	need.Long(t, "a build")
+	need.NetNS(t)
+	b := newBuilder(t)
+	dir, binary := t.TempDir(), filepath.Join(t.TempDir(), "program")
+	plainServer().writeTo(t, dir)
+	out, err := b.build(t, dir, nil, "-o", binary, "main.go", "text.go")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	askShape(t, b, modes()[1], binary, "plain")
+
+	source, err := filepath.Abs(source)
+	must(t, err)
+	s := &session{dir: dir, log: &lockedBuffer{}, mode: modes()[1], b: b}
+	s.host, s.outside = newNetwork(t)
+	cmd := exec.Command(b.command, "run", "--source", source, "./main.go", "./text.go", "argument")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, s.log, s.log
+	cmd.Env = append(append(os.Environ(), "RUNTIME_DIRECTORY="+dir), s.mode.env...)
+	must(t, s.host.Start(cmd))
+	defer func() {
+		cmd.Process.Signal(syscall.SIGTERM) // it ends the program
+		cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s", s.log)
+		}
+	}()
+	s.await(t, "listener", func() bool {
+		counts, err := s.sliceSockets()
+		return err == nil && counts["tcp_listener"] == 1
+	})
+	if got := askProcess(t, s); got != "plain" {
+		t.Errorf("it answers %q", got)
+	}
+}
+
 // TestPackageTests: the tests of a package run on the slice, and what goes round package net is
 // warned of once, and not refused.
 func TestPackageTests(t *testing.T) {
@@ -164,6 +202,14 @@ func TestRefusedAtStart(t *testing.T) {
 		{name: "no software ConnectX", env: []string{"RDMA_NETSTACK_DEVICE=sim",
 			"RDMA_NETSTACK_SIM_WIRE=tap", "RDMA_NETSTACK_ADDRESS=192.0.2.10/24"},
 			want: "RDMA_NETSTACK_SIM_WIRE=tap: want tap:NAME or packet:IFNAME"},
+		{name: "no such port", env: []string{"RDMA_NETSTACK_DEVICE=eth0",
+			"RDMA_NETSTACK_ADDRESS=host", "RDMA_NETSTACK_LISTEN=http"},
+			want: "RDMA_NETSTACK_LISTEN=http: want ports, such as 80,443/tcp,53"},
+		{name: "not an RDMA device", env: []string{"RDMA_NETSTACK_DEVICE=eth0",
+			"RDMA_NETSTACK_ADDRESS=host", "RDMA_NETSTACK_BACKEND=rings"}, want: "eth0"},
+		{name: "kernel beside a MAC of its own", env: []string{"RDMA_NETSTACK_DEVICE=eth0",
+			"RDMA_NETSTACK_ADDRESS=192.0.2.10/24", "RDMA_NETSTACK_ON_ERROR=kernel"},
+			want: "RDMA_NETSTACK_ON_ERROR=kernel is for RDMA_NETSTACK_ADDRESS=host"},
 		{name: "port taken", env: modes()[0].env, taken: ":80",
 			want: "address already in use (another process of this host has the port"},
 	} {

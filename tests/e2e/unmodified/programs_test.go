@@ -294,7 +294,12 @@ func start(t *testing.T, b *builder, p program, m mode, binary, clients string) 
 // startProcess starts a program on the host, which the end of the test ends.
 func (s *session) startProcess(t *testing.T, binary string, args, env []string) {
 	t.Helper()
-	cmd := exec.Command(binary, args...)
+	s.startCommand(t, exec.Command(binary, args...), env)
+}
+
+// startCommand starts a command on the host, which the end of the test ends.
+func (s *session) startCommand(t *testing.T, cmd *exec.Cmd, env []string) {
+	t.Helper()
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
