@@ -2,7 +2,8 @@
 # Runs every fuzz target of the module: fuzz.sh TIME [PARSERTIME]
 #   TIME        for each target, such as 3s
 #   PARSERTIME  for those that read what strangers send or users write: leases, router
-#               advertisements, zones, parameters of iperf3, addresses, received segments
+#               advertisements, zones, parameters of iperf3, addresses, received segments, lists of
+#               the filter
 #   FUZZSEED    in the environment: the seed of all mutations. Without it there is a new one, and
 #               what earlier runs have found interesting is used, too. It is in the log: the same seed
 #               tries the same inputs, as far as the time goes.
@@ -11,7 +12,7 @@ set -u
 cd "$(dirname "$0")/.."
 each=${1:?fuzz.sh TIME [PARSERTIME]}
 parser=${2:-$each}
-parsers='Lease|RouterAdvert|ParseAddress|ResolvConf|Zone|Answer|Params|Receive|ACK|Resend'
+parsers='Lease|ParseFilter|RouterAdvert|ParseAddress|ResolvConf|Zone|Answer|Params|Receive|ACK|Resend'
 known=$(go env GOCACHE)/fuzz
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT

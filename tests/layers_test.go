@@ -104,10 +104,13 @@ var layers = map[string]layer{
 	"link/packet": {module: []string{"internal/random", "internal/netlink", "clock"},
 		others: []string{xsys, netlink},
 		tests:  []string{netlink, "cmd/rdma-netstack/lab"}},
+	// which packets of a link go further
+	"link/filter": {module: []string{"clock"}},
 	// pcapng files of the frames of a link; x/net: programs of tcpdump's
 	"link/capture": {module: []string{"clock"}, others: []string{xnet}},
 	"link/rdma": {
-		module: []string{"dv", "link/capture", "link/packet", "link/rdma/internal/tcpfix",
+		module: []string{"dv", "link/capture", "link/filter", "link/packet",
+			"link/rdma/internal/tcpfix",
 			"link/rdma/internal/hdr", "link/rdma/internal/chunkmem", "clock", "internal/random",
 			"internal/netclock"},
 		others: []string{gvisor},
@@ -135,7 +138,8 @@ var layers = map[string]layer{
 		others: []string{gvisor}},
 	"stack": {
 		// x/net: the type of a batch
-		module: []string{"link/rdma", "link/capture", "link/packet", "link/failover", "link/uplink",
+		module: []string{"link/rdma", "link/capture", "link/filter", "link/packet",
+			"link/failover", "link/uplink",
 			"dv", "stack/internal/addrconf", "stack/internal/dhcp", "stack/internal/env",
 			"stack/internal/handover", "stack/internal/backing", "stack/internal/resolver",
 			"internal/hostnet",

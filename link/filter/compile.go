@@ -1,0 +1,260 @@
+package filter
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+// program holds a chain in the form that packets are judged by. It does not change once made.
+type program struct {
+	direction Direction
+	policy    Verdict
+	rules     []check
+	v4, v6    sources
+	drops     bool     // some packet may be dropped
+	why       []string // by number of the rule, 0: the policy; for captures
+}
+
+// check holds what is left of a rule once the source address is known to match.
+type check struct {
+	verdict    Verdict
+	proto      uint8 // the only one, if single
+	single     bool
+	anyProto   bool
+	needsPorts bool
+	free       bool // nothing is left: the rule matches
+	first      [2]uint16
+	last       [2]uint16 // one range of source and of destination ports
+	ports      [2]*portSet
+	protos     *byteSet
+	types      *byteSet
+	dst        *addressIndex // value 1: matches
+	limit      *rate
+	number     int32 // in the list, from 1
+}
+
+// sources holds the rules that may match, by source address of one family.
+type sources struct {
+	by      *addressIndex // values are numbers of classes
+	classes []class
+	checks  []uint32 // of all classes, one after the other: numbers in program.rules
+}
+
+// class holds the addresses at which the same rules may match.
+type class struct{ first, count uint32 }
+
+// maxChecks bounds sources.checks.
+const maxChecks = 1 << 24
+
+// compile makes the program of a chain.
+func compile(d Direction, c *chainText) (*program, error) {
+	p := &program{direction: d, policy: c.policy, drops: c.policy == Drop,
+		why: []string{fmt.Sprintf("the policy of the filter's chain %s drops it", d)}}
+	for i := range c.rules {
+		r := &c.rules[i]
+		p.rules = append(p.rules, newCheck(r, int32(i+1)))
+		p.drops = p.drops || r.verdict == Drop
+		p.why = append(p.why, fmt.Sprintf("rule %d of the filter's chain %s drops it (line %d)",
+			i+1, d, r.line))
+	}
+	for family, into := range map[uint8]*sources{4: &p.v4, 6: &p.v6} {
+		if err := into.compile(family, c.rules, p.rules); err != nil {
+			return nil, fmt.Errorf("chain %s: %w", d, err)
+		}
+	}
+	return p, nil
+}
+
+func newCheck(r *rule, number int32) check {
+	c := check{verdict: r.verdict, protos: r.protos, types: r.types, limit: r.limit,
+		anyProto: r.protos == nil, number: number}
+	if r.protos != nil {
+		n := 0
+		for proto := range 256 {
+			if r.protos.has(uint8(proto)) {
+				n, c.proto = n+1, uint8(proto)
+			}
+		}
+		c.single = n == 1
+	}
+	if r.dst != nil {
+		c.dst = indexOfSet(r.dst)
+	}
+	for i, s := range [2]*portSet{r.sport, r.dport} {
+		c.last[i] = 1<<16 - 1
+		if s == nil {
+			continue
+		}
+		c.needsPorts = true
+		if first, last, one := s.only(); one {
+			c.first[i], c.last[i] = first, last
+		} else {
+			c.ports[i] = s
+		}
+	}
+	c.free = r.dst == nil && r.protos == nil && !c.needsPorts && r.types == nil && r.limit == nil
+	return c
+}
+
+// only returns the range that a set is; one is false if it is not one range.
+func (s *portSet) only() (first, last uint16, one bool) {
+	ranges, before := 0, false
+	for i := range 1 << 16 {
+		has := s.has(uint16(i))
+		if has && !before {
+			ranges, first = ranges+1, uint16(i)
+		}
+		if has {
+			last = uint16(i)
+		}
+		before = has
+	}
+	return first, last, ranges == 1
+}
+
+// indexOfSet makes an index with value 1 for the set's addresses, 0 for others.
+func indexOfSet(s *addressSet) *addressIndex {
+	all := []boundary{{}}
+	add := func(at address, value uint32) {
+		if n := len(all) - 1; all[n].at == at {
+			all[n].value = value
+		} else {
+			all = append(all, boundary{at, value})
+		}
+	}
+	for _, r := range s.spans {
+		add(r.first, 1)
+		if r.last != highest(s.family) {
+			add(r.last.next(s.family), 0)
+		}
+	}
+	return newAddressIndex(all)
+}
+
+// edge says where a rule's source addresses begin or end.
+type edge struct {
+	at   address
+	rule uint32
+	ends bool
+}
+
+// compile cuts the addresses of a family into intervals with the same rules, and the intervals with
+// the same rules into classes.
+func (s *sources) compile(family uint8, rules []rule, checks []check) error {
+	var edges []edge
+	var active []uint32 // in ascending order
+	for i := range rules {
+		r := &rules[i]
+		switch {
+		case r.family != 0 && r.family != family:
+		case r.src == nil:
+			active = append(active, uint32(i))
+		default:
+			for _, a := range r.src.spans {
+				edges = append(edges, edge{a.first, uint32(i), false})
+				if a.last != highest(family) {
+					edges = append(edges, edge{a.last.next(family), uint32(i), true})
+				}
+			}
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return a.at.compare(b.at) })
+	known := map[string]uint32{}
+	all := []boundary{}
+	for at := (address{}); ; at = edges[0].at {
+		for len(edges) > 0 && edges[0].at == at {
+			active = edges[0].apply(active)
+			edges = edges[1:]
+		}
+		value, err := s.classOf(active, checks, known)
+		if err != nil {
+			return err
+		}
+		if n := len(all); n == 0 || all[n-1].value != value {
+			all = append(all, boundary{at, value})
+		}
+		if len(edges) == 0 {
+			break
+		}
+	}
+	s.by = newAddressIndex(all)
+	return nil
+}
+
+// apply adds the edge's rule to those that are active, or removes it.
+func (e edge) apply(active []uint32) []uint32 {
+	i, found := slices.BinarySearch(active, e.rule)
+	switch {
+	case e.ends && found:
+		return slices.Delete(active, i, i+1)
+	case !e.ends && !found:
+		return slices.Insert(active, i, e.rule)
+	}
+	return active
+}
+
+// classOf returns the number of the class with these rules, as far as they can be reached.
+func (s *sources) classOf(active []uint32, checks []check, known map[string]uint32) (uint32,
+	error) {
+	if i := slices.IndexFunc(active, func(r uint32) bool { return checks[r].free }); i >= 0 {
+		active = active[:i+1]
+	}
+	key := make([]byte, 0, 4*len(active))
+	for _, r := range active {
+		key = binary.LittleEndian.AppendUint32(key, r)
+	}
+	if n, ok := known[string(key)]; ok {
+		return n, nil
+	}
+	if len(s.checks)+len(active) > maxChecks {
+		return 0, fmt.Errorf("more than %d combinations of source addresses and rules: write one "+
+			"rule with a set of prefixes in place of many rules", maxChecks)
+	}
+	n := uint32(len(s.classes))
+	s.classes = append(s.classes, class{uint32(len(s.checks)), uint32(len(active))})
+	s.checks = append(s.checks, active...)
+	known[string(key)] = n
+	return n, nil
+}
+
+// judge returns the rule that decides, by its number from 1, or 0 for the policy. limits is asked
+// about rules with a limit; nil: they do not match.
+func (p *program) judge(k *Packet, limits func(*check) bool) (Verdict, int32) {
+	s := &p.v4
+	if k.family == 6 {
+		s = &p.v6
+	}
+	c := s.classes[s.by.find(k.src)]
+	for _, i := range s.checks[c.first : c.first+c.count] {
+		r := &p.rules[i]
+		if !r.free && !r.matches(k) || r.limit != nil && (limits == nil || !limits(r)) {
+			continue
+		}
+		return r.verdict, r.number
+	}
+	return p.policy, 0
+}
+
+// matches reports whether what is left of a rule matches.
+func (r *check) matches(k *Packet) bool {
+	if !r.anyProto {
+		if !k.known || r.single && k.proto != r.proto || !r.single && !r.protos.has(k.proto) {
+			return false
+		}
+	}
+	if r.needsPorts {
+		if !k.ports || k.dport < r.first[1] || k.dport > r.last[1] || k.sport < r.first[0] ||
+			k.sport > r.last[0] {
+			return false
+		}
+		if r.ports[0] != nil && !r.ports[0].has(k.sport) ||
+			r.ports[1] != nil && !r.ports[1].has(k.dport) {
+			return false
+		}
+	}
+	if r.types != nil && (!k.typed || !r.types.has(k.kind)) {
+		return false
+	}
+	return r.dst == nil || r.dst.find(k.dst) == 1
+}

@@ -1,0 +1,477 @@
+package filter
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+)
+
+// Filter judges the packets of links by a list that may change at any time, and by prefixes that
+// are denied or allowed ahead of it. Any goroutine may use it.
+type Filter struct {
+	clock   clock.Clock
+	made    time.Time
+	current atomic.Pointer[compiled] // nil: everything passes
+	flows   flows
+	loads   atomic.Uint64
+
+	mu      sync.Mutex // guards what follows, and changes of current
+	log     *slog.Logger
+	entries []*Entry
+	expiry  clock.Timer
+}
+
+// Entry describes a prefix that is denied or allowed ahead of the list, as a source of what is
+// received. Of several that an address is in the longest decides.
+type Entry struct {
+	Prefix  netip.Prefix `json:"prefix"`
+	Verdict string       `json:"verdict"` // deny or allow
+	// Until is when it ends; the zero time: it stays.
+	Until   time.Time `json:"until,omitzero"`
+	Packets uint64    `json:"packets"`
+
+	hits *atomic.Uint64
+}
+
+// The verdicts of an Entry.
+const (
+	Denied  = "deny"
+	Allowed = "allow"
+)
+
+// compiled is what packets are judged by at one time. It does not change once made, but for its
+// counts.
+type compiled struct {
+	list    *List                       // nil: there is none
+	chains  [directions]*program        // nil: the list has none
+	hits    [directions][]atomic.Uint64 // by number of the rule; 0: the policy
+	buckets [directions][]bucket        // likewise
+	entries []*Entry
+	special [2]*addressIndex // by family, 4 first; value n: entries[n-1]; nil: there are none
+	why     []string         // by entry
+	// packets of a direction need to be looked at
+	judges [directions]bool
+}
+
+// New returns a filter with a list; nil: everything passes. It goes by the time of c.
+func New(list *List, c clock.Clock) (*Filter, error) {
+	f := &Filter{clock: c, made: c.Now(), log: slog.New(slog.DiscardHandler)}
+	f.expiry = c.NewStopped(f.expire)
+	if list == nil {
+		return f, nil
+	}
+	return f, f.Load(list)
+}
+
+// LogTo writes a line to log at each change from now on.
+func (f *Filter) LogTo(log *slog.Logger) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.log = log
+}
+
+// Load puts a list in the place of the one before; nil: none. Each packet is judged by the old one
+// or by the new one. Counts begin anew; prefixes that are denied or allowed stay so. On an error
+// nothing changes.
+func (f *Filter) Load(list *List) error {
+	c := &compiled{list: list}
+	if list != nil {
+		for d := range directions {
+			if !list.chains[d].given {
+				continue
+			}
+			p, err := compile(d, &list.chains[d])
+			if err != nil {
+				return err
+			}
+			c.chains[d] = p
+			c.hits[d] = make([]atomic.Uint64, len(p.rules)+1)
+			c.buckets[d] = make([]bucket, len(p.rules)+1)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.loads.Add(1)
+	f.publish(c)
+	f.log.Info("the filter's list was loaded", "list", list.String())
+	return nil
+}
+
+// Deny drops what comes from a prefix, for some time, or for good if it is 0.
+func (f *Filter) Deny(p netip.Prefix, time time.Duration) error { return f.add(p, Denied, time) }
+
+// Allow lets in what comes from a prefix, whatever the list says.
+func (f *Filter) Allow(p netip.Prefix, time time.Duration) error { return f.add(p, Allowed, time) }
+
+// maxEntries bounds the prefixes ahead of a list.
+const maxEntries = 1 << 16
+
+func (f *Filter) add(p netip.Prefix, verdict string, d time.Duration) error {
+	switch {
+	case !p.IsValid() || p.Addr().Is4In6() || p.Addr().Zone() != "":
+		return fmt.Errorf("%s: want an address or a prefix, such as 192.0.2.0/24", p)
+	case d < 0:
+		return fmt.Errorf("%s for %v: want a time such as 10m, or none", p, d)
+	}
+	e := &Entry{Prefix: p.Masked(), Verdict: verdict, hits: new(atomic.Uint64)}
+	if d > 0 {
+		e.Until = f.clock.Now().Add(d)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removeEntry(e.Prefix)
+	if len(f.entries) == maxEntries {
+		return fmt.Errorf("%d prefixes are denied or allowed already: write more as a set of the "+
+			"list", maxEntries)
+	}
+	f.entries = append(f.entries, e)
+	f.republish()
+	f.log.Info("the filter has a prefix ahead of its list", "verdict", verdict, "prefix",
+		e.Prefix, "time", d)
+	return nil
+}
+
+// Forget ends what Deny or Allow said of a prefix, and reports whether they had.
+func (f *Filter) Forget(p netip.Prefix) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.removeEntry(p.Masked()) {
+		return false
+	}
+	f.republish()
+	f.log.Info("the filter has a prefix ahead of its list no more", "prefix", p.Masked())
+	return true
+}
+
+func (f *Filter) removeEntry(p netip.Prefix) bool {
+	n := len(f.entries)
+	f.entries = slices.DeleteFunc(slices.Clone(f.entries), func(e *Entry) bool {
+		return e.Prefix == p
+	})
+	return len(f.entries) < n
+}
+
+// republish publishes the list of now with other entries. mu is held.
+func (f *Filter) republish() {
+	c := &compiled{}
+	if now := f.current.Load(); now != nil {
+		*c = compiled{list: now.list, chains: now.chains, hits: now.hits, buckets: now.buckets}
+	}
+	f.publish(c)
+}
+
+// publish adds the entries to c and has packets judged by it. mu is held.
+func (f *Filter) publish(c *compiled) {
+	c.entries = f.entries
+	c.special = [2]*addressIndex{indexOfEntries(4, c.entries), indexOfEntries(6, c.entries)}
+	denies := false
+	for _, e := range c.entries {
+		c.why = append(c.why, fmt.Sprintf("%s is denied", e.Prefix))
+		denies = denies || e.Verdict == Denied
+	}
+	for d, p := range c.chains {
+		c.judges[d] = p != nil && (p.drops || len(p.rules) > 0)
+	}
+	if denies || c.judges[Input] {
+		c.judges[Input], c.judges[Output] = true, true // what answers to is noted
+	}
+	if !c.judges[Input] && !c.judges[Output] && c.list == nil {
+		c = nil
+	}
+	f.current.Store(c)
+	f.armExpiry()
+}
+
+// armExpiry sets the timer to when the next entry ends. mu is held.
+func (f *Filter) armExpiry() {
+	next := time.Time{}
+	for _, e := range f.entries {
+		if !e.Until.IsZero() && (next.IsZero() || e.Until.Before(next)) {
+			next = e.Until
+		}
+	}
+	if f.expiry.Stop(); !next.IsZero() {
+		f.expiry.Reset(max(f.clock.Until(next), time.Millisecond))
+	}
+}
+
+// expire removes entries that are over.
+func (f *Filter) expire() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.clock.Now()
+	f.entries = slices.DeleteFunc(slices.Clone(f.entries), func(e *Entry) bool {
+		return !e.Until.IsZero() && !now.Before(e.Until)
+	})
+	f.republish()
+}
+
+// indexOfEntries makes the index of a family's entries; nil: there are none.
+func indexOfEntries(family uint8, entries []*Entry) *addressIndex {
+	type ranged struct {
+		span
+		bits  int
+		value uint32
+	}
+	var all []ranged
+	for i, e := range entries {
+		if s, f := spanOf(e.Prefix); f == family {
+			all = append(all, ranged{s, e.Prefix.Bits(), uint32(i + 1)})
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b ranged) int {
+		if c := a.first.compare(b.first); c != 0 {
+			return c
+		}
+		return a.bits - b.bits
+	})
+	bounds := []boundary{{}}
+	set := func(at address, value uint32) {
+		if n := len(bounds) - 1; bounds[n].at == at {
+			bounds[n].value = value
+		} else {
+			bounds = append(bounds, boundary{at, value})
+		}
+	}
+	var open []ranged // each within the one before
+	closeBefore := func(at address, all bool) {
+		for n := len(open) - 1; n >= 0 && (all || open[n].last.compare(at) < 0); n-- {
+			outer := uint32(0)
+			if n > 0 {
+				outer = open[n-1].value
+			}
+			if open[n].last != highest(family) {
+				set(open[n].last.next(family), outer)
+			}
+			open = open[:n]
+		}
+	}
+	for _, r := range all {
+		closeBefore(r.first, false)
+		set(r.first, r.value)
+		open = append(open, r)
+	}
+	closeBefore(address{}, true)
+	return newAddressIndex(bounds)
+}
+
+// entryOf returns the entry of a packet's source, from 1; 0: there is none.
+func (c *compiled) entryOf(p *Packet) uint32 {
+	x := c.special[0]
+	if p.family == 6 {
+		x = c.special[1]
+	}
+	if x == nil {
+		return 0
+	}
+	return x.find(p.src)
+}
+
+// received returns what entries and list say of a received packet, without counting it; limits are
+// taken not to be reached.
+func (c *compiled) received(p *Packet) (Verdict, int32) {
+	if n := c.entryOf(p); n > 0 {
+		if c.entries[n-1].Verdict == Allowed {
+			return Accept, 0
+		}
+		return Drop, 0
+	}
+	if c.chains[Input] == nil {
+		return Accept, 0
+	}
+	return c.chains[Input].judge(p, func(r *check) bool { return !r.limit.over })
+}
+
+// now returns seconds since the filter was made.
+func (f *Filter) now() uint32 { return uint32(f.clock.Since(f.made) / time.Second) }
+
+// Batch judges the packets that one goroutine receives. The zero value is ready.
+type Batch struct {
+	f      *Filter
+	c      *compiled
+	packet Packet
+	last   *atomic.Uint64 // n packets are to be added to it
+	n      uint64
+}
+
+// Begin begins a batch of packets, up to End, which are judged by the list as it is now, and
+// reports whether they need be judged at all. f may be nil.
+func (b *Batch) Begin(f *Filter) bool {
+	if f == nil {
+		return false
+	}
+	b.f, b.c = f, f.current.Load()
+	return b.c != nil && b.c.judges[Input]
+}
+
+// End publishes the counts.
+func (b *Batch) End() {
+	if b.n > 0 {
+		b.last.Add(b.n)
+		b.n = 0
+	}
+}
+
+// count adds one to a count, at the next call with another, or at End.
+func (b *Batch) count(to *atomic.Uint64) {
+	if b.last != to {
+		b.End()
+		b.last = to
+	}
+	b.n++
+}
+
+// Receive says why a received packet, from its IP header on, is dropped; "": it is not.
+func (b *Batch) Receive(ip []byte) string {
+	p := &b.packet
+	if !p.Read(ip) {
+		return "" // which the stack refuses
+	}
+	c := b.c
+	if n := c.entryOf(p); n > 0 {
+		e := c.entries[n-1]
+		b.count(e.hits)
+		if e.Verdict == Allowed || b.f.lets(c, p, ip, false) {
+			return ""
+		}
+		return c.why[n-1]
+	}
+	in := c.chains[Input]
+	if in == nil {
+		return ""
+	}
+	v, n := in.judge(p, func(r *check) bool { return b.f.reaches(c, Input, r) })
+	b.count(&c.hits[Input][n])
+	if v == Accept {
+		if p.fragment {
+			b.f.noteFragments(p)
+		}
+		return ""
+	}
+	if b.f.lets(c, p, ip, n == 0) {
+		return ""
+	}
+	return in.why[n]
+}
+
+// Send says why a packet that is about to be sent, from its IP header on, is dropped; "": it is
+// not. Of TCP only what begins a connection may be. f may be nil.
+func (f *Filter) Send(ip []byte) string {
+	if f == nil {
+		return ""
+	}
+	c := f.current.Load()
+	if c == nil || !c.judges[Output] {
+		return ""
+	}
+	var p Packet
+	if !p.Read(ip) || p.proto == protoTCP && p.hasFlags && p.flags&(flagSYN|flagACK) != flagSYN {
+		return ""
+	}
+	if out := c.chains[Output]; out != nil {
+		v, n := out.judge(&p, func(r *check) bool { return f.reaches(c, Output, r) })
+		c.hits[Output][n].Add(1)
+		if v == Drop && !(n == 0 && p.isHousekeeping()) &&
+			!(p.later && f.flows.has(fragmentsOf(&p), f.now(), 0)) {
+			return out.why[n]
+		}
+		if p.fragment {
+			f.noteFragments(&p)
+		}
+	}
+	if c.judges[Input] {
+		f.noteSent(c, &p)
+	}
+	return ""
+}
+
+// bucket holds the state of a rule's limit: when it will be full again.
+type bucket struct{ full atomic.Int64 }
+
+// reaches reports whether a rule's limit matches a packet now, and counts the packet in it.
+func (f *Filter) reaches(c *compiled, d Direction, r *check) bool {
+	now := int64(f.clock.Since(f.made))
+	each := int64(r.limit.per) * int64(time.Second) / int64(r.limit.amount)
+	most := each * int64(r.limit.burst)
+	b := &c.buckets[d][r.number].full
+	for {
+		full := b.Load()
+		next := max(full, now) + each
+		if next-now > most {
+			return r.limit.over
+		}
+		if b.CompareAndSwap(full, next) {
+			return !r.limit.over
+		}
+	}
+}
+
+// Status describes what a filter does, and has done since its list was loaded.
+type Status struct {
+	Loads   uint64  `json:"loads"` // how often a list was loaded
+	Flows   int     `json:"flows"` // begun by this host, whose answers the list would drop
+	Entries []Entry `json:"entries,omitempty"`
+	Chains  []Chain `json:"chains,omitempty"`
+	Text    string  `json:"text,omitempty"` // of the list
+}
+
+// Chain describes the rules of one direction.
+type Chain struct {
+	Name    string `json:"name"` // input or output
+	Policy  string `json:"policy"`
+	Packets uint64 `json:"packets"` // that the policy decided
+	Rules   []Rule `json:"rules,omitempty"`
+}
+
+// Rule describes one rule of a chain.
+type Rule struct {
+	Number  int    `json:"number"`
+	Line    int    `json:"line"`
+	Text    string `json:"text"`
+	Drops   bool   `json:"drops"`
+	Packets uint64 `json:"packets"`
+}
+
+// Status returns the present values. f may be nil.
+func (f *Filter) Status() (s Status) {
+	if f == nil {
+		return s
+	}
+	s.Loads, s.Flows = f.loads.Load(), f.flows.count()
+	c := f.current.Load()
+	if c == nil {
+		return s
+	}
+	for _, e := range c.entries {
+		one := *e
+		one.Packets, one.hits = e.hits.Load(), nil
+		s.Entries = append(s.Entries, one)
+	}
+	if c.list == nil {
+		return s
+	}
+	s.Text = c.list.Text
+	for d := range directions {
+		of := &c.list.chains[d]
+		if !of.given {
+			continue
+		}
+		chain := Chain{Name: d.String(), Policy: of.policy.String(), Packets: c.hits[d][0].Load()}
+		for i := range of.rules {
+			r := &of.rules[i]
+			chain.Rules = append(chain.Rules, Rule{i + 1, r.line, r.text, r.verdict == Drop,
+				c.hits[d][i+1].Load()})
+		}
+		s.Chains = append(s.Chains, chain)
+	}
+	return s
+}
