@@ -20,6 +20,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/netclock"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
+	"github.com/rdma-netstack/rdma-netstack/link/filter"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
 )
@@ -51,6 +52,8 @@ type Options struct {
 	// RxLimit says how many bytes of received TCP segments without payload may wait for the stack
 	// to work them off; DefaultRxLimit if 0, and 256 KiB at least. See flood.go.
 	RxLimit int
+	// Filter judges what is received, before it is copied, and what is sent; nil: all passes.
+	Filter *filter.Filter
 	// Clock gives the time, and Random the random numbers, that the endpoint goes by; the zero
 	// values are the system's, and any goroutine may read from Random. With a clock that is not
 	// the system's RxMode is RxInterrupt, and no sender waits for room.
@@ -160,6 +163,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 			e.admission))
 		e.tx[i].kind, e.tx[i].limits = sendKindOf(dev), &e.limits
 		e.tx[i].taps, e.tx[i].resets, e.tx[i].number = &e.taps, &e.resets, i
+		e.tx[i].filter = opts.Filter
 	}
 	if e.rxLimit = uint64(opts.RxLimit); e.rxLimit == 0 {
 		e.rxLimit = DefaultRxLimit

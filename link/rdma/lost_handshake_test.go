@@ -15,13 +15,13 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-// filter is a wire that drops the frames for which lose returns true.
-type filter struct {
+// losing is a wire that drops the frames for which lose returns true.
+type losing struct {
 	wire.Wire
 	lose func(frame []byte) bool
 }
 
-func (w *filter) Send(frames []frame.Frame) (int, error) {
+func (w *losing) Send(frames []frame.Frame) (int, error) {
 	for i := range frames {
 		if w.lose(frames[i].Data) {
 			continue

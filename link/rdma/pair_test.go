@@ -105,7 +105,7 @@ func devices(t testing.TB, s setup) (nics [2]*simnic.NIC, devs [2]*dv.Device) {
 		a = s.wire(a)
 	}
 	if s.lose != nil {
-		a, b = &filter{a, s.lose}, &filter{b, s.lose}
+		a, b = &losing{a, s.lose}, &losing{b, s.lose}
 	}
 	for i, wire := range []wire.Wire{a, b} {
 		if err := nics[i].ConnectWire(wire); err != nil {

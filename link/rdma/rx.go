@@ -50,12 +50,15 @@ func (w *worker) receive(n int) {
 func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	w.merge.begin(frames)
 	mac, fast, pressure := w.e.mac.Load(), w.e.flows.LeavesData(), w.pressure()
+	filtered := w.filter.Begin(w.e.opts.Filter)
 	for i := range frames {
 		if fast && w.merge.next(i) {
 			continue
 		}
 		var l hdr.Packet
-		if !w.acceptEthernet(&frames[i], mac, &l) || !w.verifyChecksums(&frames[i], &l) ||
+		if !w.acceptEthernet(&frames[i], mac, &l) ||
+			filtered && !w.passesFilter(frames[i].Data, &l) ||
+			!w.verifyChecksums(&frames[i], &l) ||
 			!w.steered(frames[i].Data, &l) || w.refuses(frames[i].Data, &l) ||
 			w.sheds(frames[i].Data, &l, pressure) {
 			w.refused(i)
@@ -80,6 +83,24 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			r.ackFirst, r.stamp = ackStamped, w.e.flows.SYNStamp(frames[i].Data, &l)
 		}
 	}
+	if filtered {
+		w.filter.End()
+	}
+}
+
+// passesFilter asks Options.Filter about a frame. One that goes on with a segment of the batch is
+// not asked about: it has the addresses and ports of that.
+func (w *worker) passesFilter(frame []byte, l *hdr.Packet) bool {
+	if l.EtherType != hdr.TypeIPv4 && l.EtherType != hdr.TypeIPv6 {
+		return true
+	}
+	why := w.filter.Receive(frame[l.L3:])
+	if why == "" {
+		return true
+	}
+	w.count.drops[dropFiltered].Add(1)
+	w.refusal = why
+	return false
 }
 
 // refused tells captures that frame i is dropped, and why.

@@ -7,6 +7,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
+	"github.com/rdma-netstack/rdma-netstack/link/filter"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/chunkmem"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
@@ -52,6 +53,7 @@ type sender struct {
 	resets *resets
 	limits *packetLimits
 	number int // of the queue
+	filter *filter.Filter
 
 	queue atomic.Pointer[txQueue] // q, for lock; replaced by swap
 

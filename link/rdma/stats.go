@@ -46,6 +46,7 @@ type Stats struct {
 	RxBackup      uint64 // dropped: by a port of a bond that is in reserve, see Member
 	RxShed        uint64 // dropped: TCP without payload, while too much of that waited in the stack
 	RxRefused     uint64 // dropped: SYNs to listeners after Refuse
+	RxFiltered    uint64 // dropped: by Options.Filter
 	RxWaiting     uint64 // bytes of that which wait now, estimated; see flood.go
 
 	// While two processes have the addresses, see Steering: RxSteered was not for this one. Of
@@ -53,13 +54,14 @@ type Stats struct {
 	// RxSentAwayDropped found no room there.
 	RxSteered, RxSentAway, RxSentAwayDropped uint64
 
-	TxPackets uint64 // taken from the stack
-	TxLSO     uint64 // of these, left to the NIC to segment
-	TxWaits   uint64 // waits for room: of a datagram, or of a segment as the backlog was full
-	TxDropped uint64 // refused because there still was no room
-	TxResent  uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
-	TxSpared  uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
-	TxErrors  uint64 // refused for another reason: too long, or the device is closed
+	TxPackets  uint64 // taken from the stack
+	TxLSO      uint64 // of these, left to the NIC to segment
+	TxWaits    uint64 // waits for room: of a datagram, or of a segment as the backlog was full
+	TxDropped  uint64 // refused because there still was no room
+	TxResent   uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
+	TxSpared   uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
+	TxErrors   uint64 // refused for another reason: too long, or the device is closed
+	TxFiltered uint64 // dropped by Options.Filter: packets taken, and datagrams refused
 
 	// Segments that found no room, see backlog.go. They count as taken.
 	TxBacklog        uint64 // waiting now
@@ -90,6 +92,7 @@ const (
 	dropShed
 	dropBackup
 	dropSteered
+	dropFiltered
 )
 
 // dropReasons gives each reason its name in metrics, the sentence for captures, and its counter.
@@ -119,6 +122,8 @@ var dropReasons = [...]struct {
 		func(s *Stats) *uint64 { return &s.RxBackup }},
 	dropSteered: {"", "it is another process's, which has the same address",
 		func(s *Stats) *uint64 { return &s.RxSteered }},
+	dropFiltered: {"filtered", "the filter drops it",
+		func(s *Stats) *uint64 { return &s.RxFiltered }},
 }
 
 // RxDrops yields the reasons for which the endpoint drops received frames, and how often it has.
@@ -157,6 +162,7 @@ type rxCounters struct {
 
 type txCounters struct {
 	packets, lso, waits, dropped, errors   atomic.Uint64
+	filtered                               atomic.Uint64
 	backlogged, backlogMax, backlogDropped atomic.Uint64
 	frames                                 [backendKinds]atomic.Uint64
 	_                                      [64]byte
@@ -234,6 +240,7 @@ func (e *Endpoint) Stats() Stats {
 		s.TxWaits += c.waits.Load()
 		s.TxDropped += c.dropped.Load()
 		s.TxErrors += c.errors.Load()
+		s.TxFiltered += c.filtered.Load()
 		s.TxBacklog += uint64(t.backlog.waiting.Load())
 		s.TxBacklogMax = max(s.TxBacklogMax, c.backlogMax.Load())
 		s.TxBacklogged += c.backlogged.Load()

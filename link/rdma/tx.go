@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"runtime"
 	"time"
@@ -63,6 +64,10 @@ func (e *Endpoint) write(pkts []*gstack.PacketBuffer, maxWait time.Duration) (in
 			s.begin()
 		}
 		if err = s.send(pkts[done], &p, maxWait); err != nil {
+			if _, filtered := err.(*tcpip.ErrNotPermitted); filtered && len(pkts) > 1 {
+				err = nil // it is about this one
+				continue
+			}
 			s.refuseRest(pkts[done+1:])
 			break
 		}
@@ -138,6 +143,13 @@ func (s *sender) reclaim() bool {
 // send posts one packet, or has it wait for room: a TCP segment in the backlog, any other here.
 func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Duration) tcpip.Error {
 	hdr.LabelFlow(p.Frame, s.label)
+	if why := s.filtered(p.Frame); why != "" {
+		s.captureRefused(pkt, why)
+		if p.Proto == hdr.ProtoUDP {
+			return &tcpip.ErrNotPermitted{} // EPERM, as of Linux's sendto
+		}
+		return nil
+	}
 	if s.flows.Sent(pkt, p) {
 		return nil
 	}
@@ -157,6 +169,24 @@ func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Dur
 		err = s.awaitRoom(pkt, k, maxWait)
 	}
 	return s.refuse(pkt, err)
+}
+
+// filtered says why the filter drops a packet, and counts it; "": it does not. frame begins with
+// the Ethernet header.
+func (s *sender) filtered(frame []byte) string {
+	if s.filter == nil || len(frame) < hdr.EthLen {
+		return ""
+	}
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case hdr.TypeIPv4, hdr.TypeIPv6:
+	default:
+		return ""
+	}
+	why := s.filter.Send(frame[hdr.EthLen:])
+	if why != "" {
+		s.count.filtered.Add(1)
+	}
+	return why
 }
 
 // awaitRoom waits for room, with the queue's lock released in between, so that packets which may
@@ -307,6 +337,9 @@ func (s *sender) segmentSize(gso *gstack.GSO, headers int) int {
 
 // netstackError returns what the stack is told, and counts it.
 func (s *sender) netstackError(err error) tcpip.Error {
+	if _, filtered := err.(filteredError); filtered {
+		return &tcpip.ErrNotPermitted{}
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -399,8 +432,16 @@ func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 	return sent, s.netstackError(err)
 }
 
+// filteredError is the reason for which the filter drops a datagram.
+type filteredError string
+
+func (e filteredError) Error() string { return string(e) }
+
 // awaitDatagram posts a datagram, waiting for room if need be.
 func (s *sender) awaitDatagram(d *Datagram) error {
+	if why := s.filtered(d.Headers); why != "" {
+		return filteredError(why)
+	}
 	err := s.tryDatagram(d.Headers, d.Payload)
 	if err == dv.ErrRingFull {
 		s.count.waits.Add(1)

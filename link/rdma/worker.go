@@ -18,6 +18,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
+	"github.com/rdma-netstack/rdma-netstack/link/filter"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -144,6 +145,8 @@ type worker struct {
 	captured capture.Batch // of this batch, while there are taps
 	refusal  string        // why the frame at hand is dropped
 	nicTime  nicTime
+
+	filter filter.Batch // Options.Filter, for this batch
 
 	origin origin // of the frames at hand
 	away   []byte // the frame at hand for Steering.Send or Relay
