@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -17,6 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/memlimit"
+	"github.com/rdma-netstack/rdma-netstack/link/filter"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
@@ -133,6 +135,13 @@ type Config struct {
 	// direction, up to Max by SetReadBuffer and SetWriteBuffer. Default 4 MiB, up to 16 MiB: with
 	// 32 KiB nine of ten datagrams of a 64-byte burst are lost.
 	UDPBuffer BufferRange
+
+	// Filter judges the packets of [Open]'s stack, before they are copied and as they are sent; the
+	// program may change its list at any time. What programs of this host and its containers send
+	// to the stack by the kernel ([Config.Host], loopback) is not judged: nftables sees that. [New]
+	// refuses it: a link has its own ([rdma.Options]). Nil: all packets pass. docs/firewall.md says
+	// how lists are written and what they mean.
+	Filter *Filter
 
 	// HealthChanged is told every change of [Stack.Health], one at a time and in order; resets of
 	// queues within a second. It may be called before [Open] returns, and must not call Close. Nil:
@@ -284,6 +293,36 @@ type Route struct {
 // RxMode is how receive queues wait for frames; package link/rdma says what each mode costs. The
 // type reads and writes text, so that it can be a flag (flag.TextVar) or a field of JSON.
 type RxMode = rdma.RxMode
+
+// Filter judges packets by a list; see [NewFilter].
+type Filter = filter.Filter
+
+// FilterStatus describes a filter: its rules and how many packets each has decided.
+type FilterStatus = filter.Status
+
+// NewFilter returns a filter with the list that text is, in a part of the language of nft(8);
+// empty: everything passes. The error names the line and says what to write.
+func NewFilter(text string) (*Filter, error) {
+	list, err := ParseFilter(text)
+	if err != nil {
+		return nil, err
+	}
+	return filter.New(list, clock.Clock{})
+}
+
+// FilterList holds a list that was read, for [Filter.Load].
+type FilterList = filter.List
+
+// ParseFilter reads a list; an empty text is none, nil.
+func ParseFilter(text string) (*FilterList, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	return filter.Parse(text)
+}
+
+// ParseFilterPrefix reads a prefix as rules have it; an address is the prefix of it alone.
+func ParseFilterPrefix(text string) (netip.Prefix, error) { return filter.ParsePrefix(text) }
 
 // Spread is over how many receive queues flows are spread; package link/rdma says when that
 // changes. It reads and writes text, as RxMode does.

@@ -93,5 +93,5 @@
 //	routeCache.mu, replySources.mu, udpPortTable.mu, udpRxQueue.mu, deadline.mu, kernelQueue.mu
 //	handover.Inherited.mu, handover.heldFrames.mu, ways.mu
 //	backing.Socket.mu, hostnet.Kernel.mu, addrlock.Locks.mu, resolver.resolvConf.checking
-//	resolver.hostsFile.mu, resolver.orderFile.mu, resolver.flights.mu
+//	resolver.hostsFile.mu, resolver.orderFile.mu, resolver.flights.mu, Filter.mu
 package stack

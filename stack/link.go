@@ -44,21 +44,21 @@ func (s *Stack) watch() {
 		case <-s.life.ctx.Done():
 			return
 		case <-s.host.netdevGone():
-			s.over(s.uplink.FirstInterface().Err())
+			endWithDevice(s, s.uplink.FirstInterface().Err())
 			return
 		case <-s.uplink.MTUChanged():
 			s.mtu.follow()
 		case <-s.uplink.LinkChanged():
 			s.linkChanged(s.uplink.LinkUp())
 		case <-s.uplink.Done():
-			s.over(s.uplink.Err())
+			endWithDevice(s, s.uplink.Err())
 			return
 		}
 	}
 }
 
-// over ends the stack with its device, which may have been stopped by somebody else.
-func (s *Stack) over(err error) {
+// endWithDevice ends a stack whose device has ended, which somebody else may have stopped.
+func endWithDevice(s *Stack, err error) {
 	if errors.Is(err, dv.ErrClosed) || errors.Is(err, packet.ErrClosed) {
 		err = nil
 	}
@@ -87,7 +87,7 @@ func (s *Stack) uplinkConfig() uplink.Config {
 
 func (c *Config) linkOptions() rdma.Options {
 	return rdma.Options{RxMode: c.Uplink.RxMode, Spread: c.Uplink.Spread,
-		RxLimit: c.Uplink.RxLimit, Clock: c.Clock, Random: c.Random}
+		RxLimit: c.Uplink.RxLimit, Filter: c.Filter, Clock: c.Clock, Random: c.Random}
 }
 
 // driverConfig returns how the device is opened.

@@ -117,6 +117,11 @@ func NewContext(ctx context.Context, link gstack.LinkEndpoint, cfg Config) (*Sta
 		link.Close()
 		return nil, errors.New("with Host a netdev is needed: use Open")
 	}
+	if cfg.Filter != nil {
+		link.Close()
+		return nil, errors.New("a link given to New is not filtered by Config.Filter: use Open, " +
+			"or give the filter to the link, as rdma.Options.Filter")
+	}
 	s, err := build(cfg, nil)
 	if err != nil {
 		link.Close()
@@ -179,6 +184,9 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	s.orphans = orphans{clock: cfg.Clock, fields: &s.fields}
 	s.memory.init(s)
 	s.fields.report(s.log)
+	if cfg.Filter != nil {
+		cfg.Filter.LogTo(s.log)
+	}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp.stats = s.net.Stats().UDP
 	s.listeners = newListenerTable()

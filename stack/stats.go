@@ -333,6 +333,9 @@ func (s *Stack) Rules() []Rule {
 	return s.link.Rules()
 }
 
+// Filter returns Config.Filter; nil: there is none.
+func (s *Stack) Filter() *Filter { return s.cfg.Filter }
+
 // Capture writes the frames of the stack's link to w as a pcapng file, until ctx ends, limit frames
 // are written (0: no limit), w fails or the stack is closed. Each Write is whole blocks of the
 // file. Any number of captures run at a time; none slows the link by waiting for its writer, see

@@ -22,7 +22,8 @@ const Prefix = "RDMA_NETSTACK_"
 const (
 	configKey = "CONFIG" // names a file with the others
 	deviceKey = "DEVICE"
-	ownerKey  = "PID" // set by the program itself: whose slice it is
+	filterKey = "FILTER" // its errors say what is wrong with the file
+	ownerKey  = "PID"    // set by the program itself: whose slice it is
 
 	// SimDevice is the device that is the software ConnectX.
 	SimDevice = "sim"
@@ -111,6 +112,7 @@ func settings() []setting {
 			c.Stack.NIC.RxQueues, err = parseNumber(v, 1, 64)
 			return err
 		}},
+		{filterKey, "a file with a list of the packet filter", setFilter},
 		{"LISTEN", "ports, such as 80,443/tcp,53", func(c *Config, v string) (err error) {
 			c.Listen, err = parseEach(v, parsePort)
 			return err
@@ -216,7 +218,9 @@ func (c *Config) setAll(values, from map[string]string) error {
 		if !ok {
 			continue
 		}
-		if err := s.set(c, v); err != nil || v == "" {
+		if err := s.set(c, v); err != nil && s.key == filterKey {
+			return fmt.Errorf("%s=%s: %w", from[s.key], v, err)
+		} else if err != nil || v == "" {
 			return fmt.Errorf("%s=%s: want %s", from[s.key], v, s.want)
 		}
 		delete(values, s.key)
@@ -286,6 +290,14 @@ func setAddresses(c *Config, value string) error {
 		}
 	}
 	return nil
+}
+
+func setFilter(c *Config, value string) error {
+	text, err := os.ReadFile(value)
+	if err == nil {
+		c.Stack.Filter, err = stack.NewFilter(string(text))
+	}
+	return err
 }
 
 func setKernel(c *Config, value string) error {

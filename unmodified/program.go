@@ -345,6 +345,12 @@ func (p *Program) openStack() (*stack.Stack, error) {
 	ctx := context.WithValue(context.Background(), kernelContext{}, true)
 	cfg := p.cfg.Stack
 	cfg.Logger = p.log
+	if cfg.Filter == nil { // rdma-netstack filter may give it a list
+		var err error
+		if cfg.Filter, err = stack.NewFilter(""); err != nil {
+			return nil, err
+		}
+	}
 	var undo []func() error
 	fail := func(err error) (*stack.Stack, error) {
 		for _, f := range undo {

@@ -165,7 +165,7 @@ func TestCompletionWords(t *testing.T) {
 		{"serve http --root /sr", dirs},
 		{"serve dns --zone _", files},
 		{"serve dns --zone x --zo", "--zone " + none},
-		{"status _", "errors health netstat rules stats " + none},
+		{"status _", "errors filter health netstat rules stats " + none},
 		{"status health d", "dump device " + none},
 		{"heal", none}, // the former name
 		{"status health dump d", "device " + none},

@@ -41,6 +41,7 @@ type serveFlags struct {
 	mtu       int
 	vlan      uint16
 	dscp      uint8
+	filter    string   // FILE
 	listen    []string // ADDRESS:PORT
 	log       logFlags
 	admin     string // ADDRESS:PORT of this machine
@@ -112,7 +113,10 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 		opt("vlan", "N", &f.vlan, "802.1Q VLAN of the slice: receive its frames only, send with "+
 			"its tag (default none)"),
 		opt("dscp", "N", &f.dscp, "DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is "+
-			"the 802.1p priority"))
+			"the 802.1p priority"),
+		opt("filter", "FILE", &f.filter, "judge packets by the list in FILE, which is written in "+
+			"a part of the language of nft (docs/firewall.md): nftables does not see them. "+
+			"\"rdma-netstack filter\" shows and changes it while the server runs"))
 	f.log.addTo(cmd)
 	addFlags(cmd, "Looking at the server",
 		opt("admin", "ADDR:PORT", &f.admin, "also serve a status page for browsers (/), "+

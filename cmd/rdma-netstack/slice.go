@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -40,7 +41,12 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 			return err
 		}
 	}
+	filter, err := readFilter(f.filter)
+	if err != nil {
+		return err
+	}
 	cfg := f.stackConfig(log)
+	cfg.Filter = filter
 	cfg.NIC = f.nicConfig()
 	if s.sim != nil {
 		serveSim(&cfg.NIC, s.sim)
@@ -64,6 +70,22 @@ func (s *slice) open(ctx context.Context, f serveFlags, log *slog.Logger) error 
 	s.stack, s.addresses = st, hostAddresses(st, f.addresses)
 	s.cleanup.add(func() error { return shutdownStack(st) })
 	return s.serveAdmin(&f, log)
+}
+
+// readFilter returns the filter with the list in a file; "": with none.
+func readFilter(file string) (*stack.Filter, error) {
+	if file == "" {
+		return stack.NewFilter("")
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--filter: %w", err)
+	}
+	f, err := stack.NewFilter(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("--filter %s: %w", file, err)
+	}
+	return f, nil
 }
 
 // hostAddresses returns the addresses under which others reach the slice: those of the command

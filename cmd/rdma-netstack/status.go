@@ -29,7 +29,7 @@ commands.`,
 			return f.showStatus(cmd.Context(), out)
 		}}
 	f.addTo(cmd)
-	cmd.AddCommand(statusSections(out)...)
+	cmd.AddCommand(append(statusSections(out), filterSection(out))...)
 	return cmd
 }
 

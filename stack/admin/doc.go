@@ -4,7 +4,7 @@
 //
 // The listener is the host's: a unix socket that only the user may open, or an address of the
 // machine. What is served discloses addresses and ports of peers, so it does not belong on the
-// slice. All of it but /health/recover is GET, and JSON unless said otherwise:
+// slice. All of it is GET, and JSON unless said otherwise:
 //
 //	/          the status page, HTML
 //	/status    Status: what the page shows
@@ -14,6 +14,11 @@
 //	/stats     Counters: every counter and gauge by name
 //	/errors    []Problem: every counter of drops and errors that is not 0
 //	/rules     []stack.Rule: what the device leads to the stack
+//	/filter    stack.FilterStatus: rules of the packet filter, with counts
+//	/filter/load
+//	           POST: puts the list in the body in the place of the one before, whole
+//	/filter/prefix?prefix=192.0.2.0/24&verdict=deny&for=10m
+//	           POST: verdict is deny, allow or forget; for may be left out
 //	/health    []Reporter: in the words of devlink-health(8)
 //	/health/dump?reporter=tx
 //	           []Dump: the descriptors and completions kept at the last errors; &now=1, or if
@@ -35,8 +40,8 @@
 //	/readyz    text: ok, or 503 while the server should get no requests
 //
 // A dump tells addresses of memory and keys, and asks the receive workers for a moment; /debug/
-// takes time of the server's; /health/recover changes something: [ReadOnly] refuses all of them,
-// for a listener that others reach.
+// takes time of the server's; /filter tells what gets through; /health/recover and what is below
+// /filter change something: [ReadOnly] refuses all of them, for a listener that others reach.
 //
 // Names of counters are those of the kernel's tools where they have one: rx0_packets is of receive
 // queue 0, as ethtool -S prints it; what netstack counts keeps its name (tcp_retransmits). JSON

@@ -79,6 +79,9 @@ func Handler(cfg Config) http.Handler {
 	mux["GET /stats"] = show(func() any { return Count(cfg.Stack) })
 	mux["GET /errors"] = show(func() any { return Problems(Count(cfg.Stack)) })
 	mux["GET /rules"] = show(func() any { return cfg.Stack.Rules() })
+	mux["GET /filter"] = show(func() any { return cfg.Stack.Filter().Status() })
+	mux["POST /filter/load"] = h.loadFilter
+	mux["POST /filter/prefix"] = h.setFilterPrefix
 	mux["GET /capture"] = h.capture
 	mux["POST /capture"] = h.capture
 	mux["GET /metrics"] = metrics.ProgramHandler(cfg.Stack, cfg.Program).ServeHTTP

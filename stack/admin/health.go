@@ -102,14 +102,17 @@ func (h *handler) recover(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(healthOf(h.Stack)) // who asked is gone if it fails
 }
 
-// ReadOnly is handler without dumps and profiles, which tell much and cost time, and without
-// anything that changes the stack.
+// ReadOnly is handler without dumps and profiles, which tell much and cost time, without the rules
+// of the filter, and without anything that changes the stack.
 func ReadOnly(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			http.Error(w, "only GET here; the server's unix socket takes more",
 				http.StatusMethodNotAllowed)
+		case r.URL.Path == "/filter":
+			http.Error(w, "the filter's rules are only for the server's unix socket",
+				http.StatusForbidden)
 		case r.URL.Path == "/health/dump", strings.HasPrefix(r.URL.Path, "/debug/"):
 			http.Error(w, "dumps and profiles are only for the server's unix socket",
 				http.StatusForbidden)

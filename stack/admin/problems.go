@@ -111,6 +111,8 @@ func ringExplanations() []explanation {
 			"TCP sends them again; a flood of SYNs or datagrams came during the upgrade"},
 		{`link_rx_shed`, "segments without data dropped, as too many waited",
 			"a flood of ACKs or SYNs; ss -a shows where from. Config.Uplink.RxLimit is the bound"},
+		{`link_(rx|tx)_filtered`, "packets that the filter has dropped",
+			"filter show has the rules that dropped them; a capture each packet with its rule"},
 		{`link_rx_refused`, "clients that came while the server drained, with its port open",
 			"none: they try again and are refused, or served by another"},
 		{`link_tx_dropped|link_tx_errors`, "packets that found no room in time, or were refused",

@@ -77,6 +77,7 @@ func (p *page) dropped(st *stack.Stack, r rings) {
 	p.family(counter, "tx_dropped_total", "Packets that were not sent, by reason.",
 		of(refused, "reason", "refused"), of(lost, "reason", "lost_in_reset"),
 		of(l.TxDropped, "reason", "no_room"), of(l.TxErrors, "reason", "error"),
+		of(l.TxFiltered, "reason", "filtered"),
 		of(l.TxBacklogDropped, "reason", "backlog"), of(l.None.TxFrames, "reason", "no_backend"))
 }
 

@@ -49,6 +49,7 @@ func (e *exporter) write(w io.Writer) error {
 	p.link(st)
 	p.backend(st)
 	p.health(st.Health())
+	p.filter(st.Filter().Status())
 	p.network(st)
 	p.host(st)
 	sockets := st.Sockets()

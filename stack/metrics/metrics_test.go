@@ -38,7 +38,26 @@ func full(t *testing.T) string {
 	r.info = []string{"device", "mlx5_0", "fw", `22 "\`}
 	p.rings(r)
 	p.switches([]stack.BackendSwitch{{From: "rings", To: "none", Cause: "device_failed", Count: 2}})
+	p.filterRules(filtered(t))
 	return b.String() + p.String()
+}
+
+// filtered is the status of a filter with more rules than have labels of their own.
+func filtered(t *testing.T) stack.FilterStatus {
+	t.Helper()
+	text := "chain output { ip daddr 192.0.2.9 drop; }\nchain input {\npolicy drop\n"
+	for range maxRules + 2 {
+		text += "tcp dport 80 accept\n"
+	}
+	f, err := stack.NewFilter(text + "}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := f.Status()
+	for i := range s.Chains[0].Rules {
+		s.Chains[0].Rules[i].Packets = uint64(i)
+	}
+	return s
 }
 
 // connect makes a connection over which a byte went.
@@ -90,6 +109,11 @@ func TestPage(t *testing.T) {
 		"rdma_netstack_backend_info{backend=\"rings\"} 0\n",
 		"rdma_netstack_health_errors_total{reporter=\"tx\"} 0\n" +
 			"rdma_netstack_health_errors_total{reporter=\"rx\"} 0\n",
+		`rdma_netstack_filter_packets_total{chain="input",rule="64",verdict="accept"} 63` +
+			"\n" + `rdma_netstack_filter_packets_total{chain="input",rule="others",verdict=""} 129` +
+			"\n" + `rdma_netstack_filter_packets_total{chain="input",rule="policy",verdict="drop"} 0` +
+			"\n" + `rdma_netstack_filter_packets_total{chain="output",rule="1",verdict="drop"} 0`,
+		"rdma_netstack_filter_loads_total 0\n",
 		"rdma_netstack_health_in_error{reporter=\"device\"} 0\n",
 		"rdma_netstack_device_away_seconds_total 0\n",
 		"rdma_netstack_rx_dropped_total{reason=\"shed\"} 0\n",

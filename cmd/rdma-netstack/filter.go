@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	neturl "net/url"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+func filterCommand(out streams) *cobra.Command {
+	cmd := &cobra.Command{Use: "filter COMMAND", Short: "packet filter of a running server",
+		Long: `Shows and changes the packet filter of a running server, which stands where nftables does not see
+the packets. A list is written in a part of the language of nft; docs/firewall.md describes it.`}
+	show := showFilterCommand(out)
+	cmd.AddCommand(show, loadFilterCommand(out), checkFilterCommand(out),
+		filterPrefixCommand(out, "deny", "drop what comes from a prefix",
+			`Drops what comes from a prefix or an address, ahead of the list. Of prefixes that are denied and
+allowed the longest decides. Answers to what the server itself has begun pass.`),
+		filterPrefixCommand(out, "allow", "let in what comes from a prefix",
+			`Lets in what comes from a prefix or an address, whatever the list says. Of prefixes that are denied
+and allowed the longest decides.`),
+		filterPrefixCommand(out, "forget", "end what deny or allow said",
+			`Has the list judge what comes from a prefix again, which deny or allow have named.`))
+	return cmd
+}
+
+// filterSection returns the section of status, which prints what filter show does.
+func filterSection(out streams) *cobra.Command {
+	cmd := showFilterCommand(out)
+	cmd.Use, cmd.Short = "filter", "packet filter of a running server"
+	return cmd
+}
+
+func showFilterCommand(out streams) *cobra.Command {
+	var f lookFlags
+	cmd := &cobra.Command{Use: "show", Short: "rules, and how many packets each has decided",
+		Args: noWords,
+		Long: `Prints the prefixes that are denied and allowed, then the rules of each chain in the order in which
+they count, each with the packets that it has decided since the list was loaded.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var s stack.FilterStatus
+			if err := f.ask(cmd.Context(), "/filter", &s); err != nil {
+				return err
+			}
+			return f.printFilter(out.stdout, s)
+		}}
+	f.addTo(cmd)
+	return cmd
+}
+
+func (f *lookFlags) printFilter(w io.Writer, s stack.FilterStatus) error {
+	if f.json {
+		return json.NewEncoder(w).Encode(s)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, e := range s.Entries {
+		until := ""
+		if !e.Until.IsZero() {
+			until = "until " + e.Until.Local().Format(time.DateTime)
+		}
+		fmt.Fprintf(t, "%s\t%d packets\t%s %s\n", e.Verdict, e.Packets, e.Prefix, until)
+	}
+	for _, c := range s.Chains {
+		fmt.Fprintf(t, "chain %s\t\t\n", c.Name)
+		for _, r := range c.Rules {
+			fmt.Fprintf(t, "  rule %d\t%d packets\t%s\n", r.Number, r.Packets, r.Text)
+		}
+		fmt.Fprintf(t, "  policy\t%d packets\t%s\n", c.Packets, c.Policy)
+	}
+	if len(s.Entries)+len(s.Chains) == 0 {
+		fmt.Fprintln(t, "there are no rules: everything passes")
+	}
+	return t.Flush()
+}
+
+func loadFilterCommand(out streams) *cobra.Command {
+	var f lookFlags
+	cmd := &cobra.Command{Use: "load FILE", Short: "put a list in the place of the one before",
+		Args: cobra.ArbitraryArgs,
+		Long: `Reads a list from FILE, or from standard input if FILE is -, and puts it in the place of the one
+before, whole: each packet is judged by the old one or by the new one. An empty list lets everything
+pass. Prefixes that are denied or allowed stay so. On an error nothing changes.`,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			text, err := readFilterFile(words)
+			if err != nil {
+				return err
+			}
+			return f.postFilter(cmd.Context(), out, "/filter/load", bytes.NewReader(text))
+		}}
+	f.addTo(cmd)
+	return cmd
+}
+
+// readFilterFile reads the list that the one word names.
+func readFilterFile(words []string) ([]byte, error) {
+	if len(words) != 1 {
+		return nil, usageError{fmt.Errorf("want one FILE with a list, or -")}
+	}
+	if words[0] == "-" {
+		return io.ReadAll(os.Stdin)
+	}
+	return os.ReadFile(words[0])
+}
+
+func checkFilterCommand(out streams) *cobra.Command {
+	return &cobra.Command{Use: "check FILE", Short: "say what is wrong with a list",
+		Args: cobra.ArbitraryArgs,
+		Long: `Reads a list from FILE, or from standard input if FILE is -, and says what is wrong with it, by
+line, or how many rules it has. No server need run.`,
+		RunE: func(_ *cobra.Command, words []string) error {
+			text, err := readFilterFile(words)
+			if err != nil {
+				return err
+			}
+			list, err := stack.ParseFilter(string(text))
+			if err == nil {
+				_, err = stack.NewFilter(string(text))
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", words[0], err)
+			}
+			fmt.Fprintln(out.stdout, list)
+			return out.stdout.err()
+		}}
+}
+
+// filterPrefixCommand makes a command that says something of a prefix.
+func filterPrefixCommand(out streams, verdict, short, long string) *cobra.Command {
+	var f lookFlags
+	var d time.Duration
+	cmd := &cobra.Command{Use: verdict + " PREFIX", Short: short, Long: long,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, words []string) error {
+			if len(words) != 1 {
+				return usageError{fmt.Errorf("want one PREFIX, such as 192.0.2.0/24")}
+			}
+			p, err := stack.ParseFilterPrefix(words[0])
+			if err != nil {
+				return usageError{err}
+			}
+			if d < 0 {
+				return usageError{fmt.Errorf("--for %v: want a time such as 10m", d)}
+			}
+			query := neturl.Values{"prefix": {p.String()}, "verdict": {verdict}}
+			if d > 0 {
+				query.Set("for", d.String())
+			}
+			return f.postFilter(cmd.Context(), out, "/filter/prefix?"+query.Encode(), nil)
+		}}
+	var options []option
+	if verdict != "forget" {
+		options = append(options, opt("for", "TIME", &d, "for how long, such as 10m (default for "+
+			"as long as the server runs)"))
+	}
+	f.addTo(cmd, options...)
+	return cmd
+}
+
+// postFilter changes the server's filter, and prints it.
+func (f *lookFlags) postFilter(ctx context.Context, out streams, path string,
+	body io.Reader) error {
+	server, err := f.server(ctx)
+	if err != nil {
+		return err
+	}
+	answer, err := server.Stream(ctx, path, body)
+	if err != nil {
+		return err
+	}
+	defer answer.Close()
+	var s stack.FilterStatus
+	if err := json.NewDecoder(answer).Decode(&s); err != nil {
+		return fmt.Errorf("decode what process %d says of its filter: %w", server.PID, err)
+	}
+	return f.printFilter(out.stdout, s)
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// TestFilterCommands changes the filter of a server of this process, and says what is wrong.
+func TestFilterCommands(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	first := file("first", "chain input { policy drop; tcp dport 80 accept; }\n")
+	second := file("second", "chain output { ip daddr 192.0.2.7 drop; }\n")
+	bad := file("bad", "chain input {\ntcp dport 80 reject\n}\n")
+	f := serveFlagsOf(t, "--device", "sim", "--sim-wire", "none", "--address", "192.0.2.10/24",
+		"--filter", first)
+	s, err := openSlice(t.Context(), f, warningLog(os.Stderr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.closeAfter(nil)
+	pid := []string{"--pid", number(os.Getpid())}
+	for _, c := range []struct {
+		line   string
+		code   int
+		stdout string // its words
+		stderr string
+	}{
+		{"filter show", exitDone, "chain input rule 1 0 packets tcp dport 80 accept " +
+			"policy 0 packets drop", ""},
+		{"filter deny 203.0.113.9 --for 1h", exitDone,
+			"deny 0 packets 203.0.113.9/32 until ", ""},
+		{"filter allow 203.0.113.0/24", exitDone, "allow 0 packets 203.0.113.0/24", ""},
+		{"filter load " + second, exitDone,
+			"chain output rule 1 0 packets ip daddr 192.0.2.7 drop", ""},
+		{"status filter", exitDone, "203.0.113.9/32", ""},
+		{"filter forget 203.0.113.9", exitDone, "allow 0 packets 203.0.113.0/24", ""},
+		{"filter forget 203.0.113.9", exitFailed, "", "is neither denied nor allowed"},
+		{"filter load " + bad, exitFailed, "", `line 2: "reject": nothing is answered here`},
+		{"filter load", exitUsage, "", "want one FILE"},
+		{"filter deny 192.0.2", exitUsage, "", "want an address or a prefix"},
+		{"filter deny", exitUsage, "", "want one PREFIX"},
+		{"filter drop", exitUsage, "", "drop"},
+	} {
+		stdout, stderr, code := look(append(strings.Fields(c.line), pid...)...)
+		words := strings.Join(strings.Fields(stdout), " ")
+		if code != c.code || !strings.Contains(words, c.stdout) ||
+			!strings.Contains(stderr, c.stderr) || (stderr == "") != (c.stderr == "") {
+			t.Errorf("%s: code %d, %q\n%q", c.line, code, stderr, stdout)
+		}
+	}
+	stdout, _, _ := look(append([]string{"filter", "show", "--json"}, pid...)...)
+	var status stack.FilterStatus
+	if err := json.Unmarshal([]byte(stdout), &status); err != nil || status.Loads != 2 ||
+		len(status.Entries) != 1 || len(status.Chains) != 1 {
+		t.Errorf("filter show --json: %v, %s", err, stdout)
+	}
+	if out, _, code := look("filter", "check", first); code != exitDone ||
+		out != "1 rules of input, policy drop; 0 of output, policy accept\n" {
+		t.Errorf("check: code %d, %q", code, out)
+	}
+	if _, stderr, code := look("filter", "check", bad); code != exitFailed ||
+		!strings.Contains(stderr, bad+": line 2: ") {
+		t.Errorf("check of a bad list: code %d, %q", code, stderr)
+	}
+	f.filter = bad
+	if _, err := openSlice(t.Context(), f, warningLog(os.Stderr)); err == nil ||
+		!strings.Contains(err.Error(), "--filter "+bad+": line 2: ") {
+		t.Errorf("a server with a bad list: %v", err)
+	}
+}

@@ -1,0 +1,58 @@
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// maxRules bounds the rules of a chain that have samples of their own: labels are bounded whatever
+// a list has.
+const maxRules = 64
+
+// filterRules writes what the rules of the packet filter have decided.
+func (p *page) filterRules(s stack.FilterStatus) {
+	var rules []sample
+	for _, c := range s.Chains {
+		rest := uint64(0)
+		for i, r := range c.Rules {
+			if i >= maxRules {
+				rest += r.Packets
+				continue
+			}
+			rules = append(rules, of(r.Packets, "chain", c.Name, "rule",
+				strconv.Itoa(r.Number), "verdict", verdictOf(r.Drops)))
+		}
+		if len(c.Rules) > maxRules {
+			rules = append(rules, of(rest, "chain", c.Name, "rule", "others", "verdict", ""))
+		}
+		rules = append(rules, of(c.Packets, "chain", c.Name, "rule", "policy", "verdict",
+			c.Policy))
+	}
+	p.family(counter, "filter_packets_total",
+		"Packets that a rule of the filter has decided, since its list was loaded.", rules...)
+}
+
+// filter writes what the packet filter has decided.
+func (p *page) filter(s stack.FilterStatus) {
+	p.filterRules(s)
+	count, packets := map[string]uint64{}, map[string]uint64{}
+	for _, e := range s.Entries {
+		count[e.Verdict]++
+		packets[e.Verdict] += e.Packets
+	}
+	p.family(gauge, "filter_prefixes", "Prefixes that are denied or allowed ahead of the list.",
+		of(count["deny"], "verdict", "deny"), of(count["allow"], "verdict", "allow"))
+	p.family(gauge, "filter_prefix_packets", "Packets from these prefixes.",
+		of(packets["deny"], "verdict", "deny"), of(packets["allow"], "verdict", "allow"))
+	p.family(gauge, "filter_flows",
+		"Flows begun by this host whose answers the list would drop.", of(uint64(s.Flows)))
+	p.family(counter, "filter_loads_total", "Times that a list was loaded.", of(s.Loads))
+}
+
+func verdictOf(drops bool) string {
+	if drops {
+		return "drop"
+	}
+	return "accept"
+}
