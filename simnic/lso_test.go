@@ -3,6 +3,8 @@ package simnic
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
+	"strings"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
@@ -27,14 +29,80 @@ func verify(t *testing.T, f []byte) {
 	}
 }
 
+// TestDatagramLength has the NIC cut 80 bytes into datagrams of 30: each has the UDP length of the
+// WQE's header, the short one behind them, too, and a checksum over that.
+func TestDatagramLength(t *testing.T) {
+	for name, c := range map[string]struct {
+		header string
+		want   [3]string
+	}{
+		"IPv4": {"020000000002 020000000001 0800 4500dead ffff4000 40110000 0a000001 0a000002" +
+			"9c400035 0026beef", [3]string{
+			"02000000000202000000000108004500003affff4000401126b10a0000010a000002" +
+				"9c4000350026" + "5dd0030a11181f262d343b424950575e656c737a81888f969da4abb2b9c0c7ce",
+			"02000000000202000000000108004500003a00004000401126b10a0000010a000002" +
+				"9c4000350026" + "0f81d5dce3eaf1f8ff060d141b222930373e454c535a61686f767d848b9299a0",
+			"02000000000202000000000108004500003000014000401126ba0a0000010a000002" +
+				"9c4000350026" + "4deca7aeb5bcc3cad1d8dfe6edf4fb020910171e252c"}},
+		"IPv6": {"020000000002 020000000001 86dd 60000000 0000 1140" +
+			"fd000000000000000000000000000001 fd000000000000000000000000000002 9c400035 0026beef",
+			[3]string{
+				"02000000000202000000000186dd6000000000261140" +
+					"fd000000000000000000000000000001fd0000000000000000000000000000029c4000350026" +
+					"77ce030a11181f262d343b424950575e656c737a81888f969da4abb2b9c0c7ce",
+				"02000000000202000000000186dd6000000000261140" +
+					"fd000000000000000000000000000001fd0000000000000000000000000000029c4000350026" +
+					"297fd5dce3eaf1f8ff060d141b222930373e454c535a61686f767d848b9299a0",
+				"02000000000202000000000186dd60000000001c1140" +
+					"fd000000000000000000000000000001fd0000000000000000000000000000029c4000350026" +
+					"67eaa7aeb5bcc3cad1d8dfe6edf4fb020910171e252c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newSendRig(t, Config{}, 0)
+			r.wire.can = frame.OffloadCsum | frame.OffloadUSO
+			for i := range r.buf[:80] {
+				r.buf[i] = byte(7*i + 3)
+			}
+			header := unhex(c.header)
+			e := append(ethSeg(0xc0, 30, uint16(len(header)))[:14], header...)
+			for len(e)%16 != 0 {
+				e = append(e, 0)
+			}
+			w := concat(ctrl(0x0e, 0), e, seg(80, r.key.Key(), r.addr))
+			w[7] = byte(len(w) / 16)
+			r.sq.post(w)
+			r.sq.doorbell()
+			if cqe := r.cq.mustPoll(t); cqe[0x3f]>>4 != 0 {
+				t.Fatalf("completion %x", cqe)
+			}
+			got := r.wire.drain()
+			if len(got) != len(c.want) {
+				t.Fatalf("%d frames", len(got))
+			}
+			for i, f := range got {
+				expect(t, "packet", f.Data, unhex(c.want[i]))
+			}
+			clean(t, r.nic)
+		})
+	}
+}
+
+func unhex(s string) []byte {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
 // TestLSOKinds sends the same WQE over a wire that takes unsegmented frames, which
 // the receiving port cuts, and over one that does not: the packets must be the same, correct, and
-// carry the payload.
+// carry the payload. Of datagrams a short one has the length of the others.
 func TestLSOKinds(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, udp := range []bool{false, true} {
 			for tags := range 3 {
-				for _, total := range []int{1, 1448, 1449, 30000, 70000, 140001} {
+				for _, total := range []int{1, 1448, 1449, 30000, 30 * 1448, 70000, 140001} {
 					testLSOKind(t, v6, udp, tags, total)
 				}
 			}
@@ -47,6 +115,7 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 	copy(header, macTwo[:])
 	if udp {
 		header = header[:l4+8]
+		binary.BigEndian.PutUint16(header[l4+4:], 1448+8)
 	} else {
 		header = header[:l4+20]
 		header[l4+12], header[l4+13] = 5<<4, 0x99 // CWR, ACK, PSH, FIN
@@ -76,7 +145,7 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 		if c := r.cq.mustPoll(t); c[0x3f]>>4 != 0 {
 			t.Fatalf("completion %x", c)
 		}
-		got[i] = r.cutByNeighbour(t, can != 0 && total > 1448)
+		got[i] = r.cutByNeighbour(t, can != 0 && total > 1448 && (!udp || total%1448 == 0))
 		clean(t, r.nic)
 	}
 	if len(got[0]) != len(got[1]) || len(got[0]) != (total+1447)/1448 {
@@ -87,6 +156,14 @@ func testLSOKind(t *testing.T, v6, udp bool, tags, total int) {
 	for i := range got[0] {
 		f := got[0][i][:len(header)+min(1448, total-i*1448)] // the rest is padding
 		expect(t, "packet", got[1][i][:len(f)], f)
+		if udp && len(f) < len(header)+1448 {
+			if n := be16(f[l4+4:]); n != 1448+8 {
+				t.Errorf("UDP length %d of a short datagram", n)
+			}
+			binary.BigEndian.PutUint16(f[l4+4:], uint16(len(f)-l4))
+			sum := uint32(be16(f[l4+6:])) + 1448 + 8 + (0xffff - uint32(len(f)-l4))
+			binary.BigEndian.PutUint16(f[l4+6:], frame.AddSums(uint16(sum>>16), uint16(sum)))
+		}
 		verify(t, f)
 		if !udp {
 			last := i == len(got[0])-1

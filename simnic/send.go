@@ -220,14 +220,17 @@ func (sq *SQ) sendLSO(w *wqe, e *eth) fault {
 		return faultLength
 	}
 	s.IPChecksum, s.L4Checksum = e.csum&mlx5.CsumL3 != 0, e.csum&mlx5.CsumL4 != 0
+	s.CopyLength = true
 	return sq.emitSegments(w, e, &s, sq.packetsPerFrame(e, &s, payload))
 }
 
 // packetsPerFrame returns how many packets of payload go into one frame: one, or as many as the
-// IP length field can express.
+// IP length field can express. Who cuts the frame later writes the UDP length of each packet, so
+// that those with a wrong one go one by one.
 func (sq *SQ) packetsPerFrame(e *eth, s *frame.Segmenter, payload int) int {
 	ipv4 := s.Headers.L3 == mlx5.L3IPv4
-	if e.csum&mlx5.CsumL4 == 0 || ipv4 && e.csum&mlx5.CsumL3 == 0 || payload <= e.mss {
+	if e.csum&mlx5.CsumL4 == 0 || ipv4 && e.csum&mlx5.CsumL3 == 0 || payload <= e.mss ||
+		!s.LengthFits() {
 		return 1
 	}
 	if sq.nic.offloadsTo(e.header)&s.Offload() == 0 {

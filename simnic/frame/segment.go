@@ -17,6 +17,10 @@ type Segmenter struct {
 	Headers    Headers // of the template
 	IPChecksum bool    // Header writes the IPv4 header checksum; initially true
 	L4Checksum bool    // Header writes the TCP or UDP checksum; initially true
+	// CopyLength has Header leave the UDP length as it was in the template, in every packet, as
+	// cards do: linux drivers/net/ethernet/mellanox/mlx5/core/en_accel/en_accel.h,
+	// mlx5e_udp_gso_handle_tx_skb, wrote there what one packet has. Initially false.
+	CopyLength bool
 
 	template []byte // L2 to L4 headers; the caller's memory
 	mss      int    // bytes of payload per packet
@@ -26,11 +30,12 @@ type Segmenter struct {
 	id           uint16
 	seq          uint32
 	flags        byte
+	udpLength    uint16 // of the template, as it was
 	ipSum, l4Sum uint16
 }
 
 // NewSegmenter returns a Segmenter for total bytes of payload behind the headers in template, cut
-// into pieces of mss bytes. It corrects the lengths in template, and reads it until the last
+// into pieces of mss bytes. It corrects the IP length in template, and reads it until the last
 // segment. ok is false when template has no whole TCP or UDP header or mss is not positive.
 func NewSegmenter(template []byte, mss, total int) (s Segmenter, ok bool) {
 	s = Segmenter{template: template, mss: mss, total: total, IPChecksum: true, L4Checksum: true}
@@ -38,7 +43,7 @@ func NewSegmenter(template []byte, mss, total int) (s Segmenter, ok bool) {
 		return s, false
 	}
 	s.Headers = Parse(template)
-	s.setLength(template, 0)
+	s.setIPLength(template, 0)
 	s.Headers = Parse(template)
 	if s.Headers.L4At == 0 {
 		return s, false
@@ -57,6 +62,7 @@ func (s *Segmenter) addUp() {
 	}
 	l4, pseudo := s.template[h.L4At:], h.PseudoSum(s.template, 0)
 	if h.Proto == ProtoUDP {
+		s.udpLength = binary.BigEndian.Uint16(l4[4:])
 		s.l4Sum = AddSums(pseudo, Sum(l4[:4]), Sum(l4[8:]))
 		return
 	}
@@ -65,8 +71,8 @@ func (s *Segmenter) addUp() {
 		binary.BigEndian.Uint16(l4[14:]), Sum(l4[18:]))
 }
 
-// setLength writes the IP and UDP lengths for n bytes of payload.
-func (s *Segmenter) setLength(b []byte, n int) {
+// setIPLength writes the IP length for n bytes of payload.
+func (s *Segmenter) setIPLength(b []byte, n int) {
 	h := &s.Headers
 	size := len(s.template) - h.L3At + n
 	switch {
@@ -75,9 +81,14 @@ func (s *Segmenter) setLength(b []byte, n int) {
 	case h.EtherType == EtherIPv6 && len(b) >= h.L3At+IPv6Header:
 		binary.BigEndian.PutUint16(b[h.L3At+4:], uint16(size-IPv6Header))
 	}
-	if h.L4At != 0 && h.Proto == ProtoUDP {
-		binary.BigEndian.PutUint16(b[h.L4At+4:], uint16(len(s.template)-h.L4At+n))
-	}
+}
+
+// LengthFits reports whether the UDP length of the template is that of every packet, so that it
+// does not matter whether it is copied. It is true for TCP.
+func (s *Segmenter) LengthFits() bool {
+	h := &s.Headers
+	return h.Proto != ProtoUDP || s.total > 0 && s.total%s.mss == 0 &&
+		int(s.udpLength) == len(s.template)-h.L4At+s.mss
 }
 
 // Offload returns the offload that carries the frame unsegmented.
@@ -130,9 +141,17 @@ func (g *Segment) Next() bool {
 // Header writes the headers of the segment to the start of dst, which has room
 // for the template, and returns them. payloadSum is Sum of the segment's payload.
 func (g *Segment) Header(dst []byte, payloadSum uint16) []byte {
+	if s := g.s; s.CopyLength {
+		return g.headerOfLength(dst, payloadSum, s.udpLength)
+	}
+	return g.headerOfLength(dst, payloadSum, uint16(len(g.s.template)-g.s.Headers.L4At+g.Len))
+}
+
+// headerOfLength is Header with this UDP length.
+func (g *Segment) headerOfLength(dst []byte, payloadSum, udpLength uint16) []byte {
 	s := g.s
 	b := dst[:copy(dst, s.template)]
-	s.setLength(b, g.Len)
+	s.setIPLength(b, g.Len)
 	h := &s.Headers
 	if h.L3 == mlx5.L3IPv4 {
 		g.setIPv4ID(b[h.L3At:])
@@ -142,7 +161,8 @@ func (g *Segment) Header(dst []byte, payloadSum uint16) []byte {
 	if h.Proto == ProtoTCP {
 		sum += g.setSequence(b[h.L4At:])
 	} else {
-		sum += size & 0xffff // the length in the UDP header
+		binary.BigEndian.PutUint16(b[h.L4At+4:], udpLength)
+		sum += uint32(udpLength)
 	}
 	if s.L4Checksum {
 		binary.BigEndian.PutUint16(b[h.ChecksumAt():],
@@ -182,7 +202,7 @@ func (g *Segment) setSequence(tcp []byte) (sum uint32) {
 // and sets the fields. The payload is the caller's to write.
 func (g *Segment) Unsegmented(f *Frame) {
 	h := &g.s.Headers
-	b := g.Header(f.Data, 0)
+	b := g.headerOfLength(f.Data, 0, uint16(len(g.s.template)-h.L4At+g.Len))
 	binary.BigEndian.PutUint16(b[h.ChecksumAt():], h.PseudoSum(b, len(b)-h.L4At+g.Len))
 	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.L4At), uint16(h.ChecksumAt()-h.L4At)
 	f.HdrLen, f.MSS = uint16(len(b)), uint16(g.s.mss)
