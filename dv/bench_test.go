@@ -2,6 +2,7 @@ package dv
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
@@ -62,6 +63,36 @@ func BenchmarkTxPostFlushReclaim(b *testing.B) {
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pkts/s")
 			})
 		}
+	}
+}
+
+// BenchmarkTxDatagrams sends 45 datagrams of 1400 bytes: as one packet for the NIC to cut up, and
+// one by one.
+func BenchmarkTxDatagrams(b *testing.B) {
+	const size, count = 1400, 45
+	header, payload := ipv4Bytes(42), make([]byte, size*count)
+	for name, packets := range map[string][]TxPacket{
+		"cut": {{Bufs: [][]byte{header, payload}, HdrLen: 42, MSS: size, UDP: true}},
+		"single": slices.Repeat([]TxPacket{{Bufs: [][]byte{header, payload[:size]},
+			Flags: TxL3Csum | TxL4Csum}}, count),
+	} {
+		b.Run(name, func(b *testing.B) {
+			r := newTxRig(b, 1024, 1<<20, defaultLimits)
+			r.q.page = &uverbs.Page{Mem: memory(b, 4096)}
+			done := cqePrinter(b, r)
+			b.SetBytes(size * count)
+			b.ReportAllocs()
+			for b.Loop() {
+				for i := range packets {
+					if err := r.q.Post(&packets[i]); err != nil {
+						b.Fatal(err)
+					}
+				}
+				r.q.Flush()
+				done()
+				r.q.Reclaim()
+			}
+		})
 	}
 }
 

@@ -120,6 +120,8 @@ func (d *Device) txFeatures() []Feature {
 			obstacle{!d.caps.TxCsum, "device: no checksum offload on raw packet queues"}),
 		newFeature("segmentation (TSO)", "TxPacket.MSS",
 			obstacle{d.caps.MaxTSO == 0, "device: does not segment"}),
+		newFeature("segmentation of datagrams (USO)", "TxPacket.UDP",
+			obstacle{d.caps.MaxTSO == 0, "device: does not segment"}),
 		newFeature("send without a copy", fmt.Sprintf("of payload to be segmented, from "+
 			"%d bytes", d.plan.sendMemory),
 			obstacle{c.sendMemory == nil, "choice: WithSendMemory is not used"},

@@ -74,7 +74,7 @@ const (
 // and must not use the send queue.
 type Holder interface{ DecRef() }
 
-// TxPacket is one frame to send, or one TCP segment for the NIC to cut up. It
+// TxPacket is one frame to send, or one TCP segment or UDP datagram for the NIC to cut up. It
 // stays the caller's; reuse one to save its set-up.
 type TxPacket struct {
 	// Bufs are the frame's bytes in order, from the Ethernet header on, without
@@ -88,13 +88,16 @@ type TxPacket struct {
 	Holder Holder
 	// Held is set by each Post.
 	Held bool
-	// HdrLen gives the length of all headers up to and including TCP's, in bytes.
+	// HdrLen gives the length of all headers up to and including those of TCP or UDP, in bytes.
 	// Used when MSS > 0.
 	HdrLen int
 	// MSS > 0 asks for segmentation: the bytes behind the headers go out in
 	// segments of MSS bytes, each with its own headers and checksums
 	// (IP length and id, TCP sequence, FIN and PSH on the last only).
 	MSS int
+	// UDP says that the segments are datagrams. The lengths in the headers are written anew. Post
+	// takes at most TxQueue.MaxDatagrams bytes of payload.
+	UDP bool
 	// VLAN is the tag control information to insert with TxVLAN.
 	VLAN uint16
 	// Flags asks for checksums and tagging. Segmentation implies both checksums.

@@ -33,8 +33,9 @@ func TestFeatures(t *testing.T) {
 	}{
 		{"default", simnic.DefaultCaps(), dv.Config{}, map[string]string{
 			"multi-packet send": "on", "completion compression": "on",
-			"segmentation (TSO)": "on", "receive checksum": "on",
-			"send checksum": "on", "shared multicast": "on", "receive timestamps": "on",
+			"segmentation (TSO)": "on", "segmentation of datagrams (USO)": "on",
+			"receive checksum": "on",
+			"send checksum":    "on", "shared multicast": "on", "receive timestamps": "on",
 			"multi-segment receive": "choice: frames", "receive spreading (RSS)": "choice:",
 			"VLAN stripping": "choice:", "delay drop": "choice:",
 			"headers in the descriptor": "device:", "BlueFlame": "choice:",
@@ -42,7 +43,7 @@ func TestFeatures(t *testing.T) {
 			"VLAN insertion by the NIC":           "kernel:"}},
 		{"poor device", poor, dv.Config{}, map[string]string{
 			"multi-packet send": "device:", "completion compression": "device:",
-			"segmentation (TSO)": "device:"}},
+			"segmentation (TSO)": "device:", "segmentation of datagrams (USO)": "device:"}},
 		{"inline device", inline, dv.Config{},
 			map[string]string{"multi-packet send": "device: wants headers",
 				"headers in the descriptor": "on"}},

@@ -86,6 +86,86 @@ func TestLSO(t *testing.T) {
 	}
 }
 
+// Datagrams that the NIC cuts off arrive with right headers, and the short one behind them, too.
+func TestDatagrams(t *testing.T) {
+	for class, f := range map[string]dv.Flow{"IPv4": flows(1)["UDP over IPv4"],
+		"IPv6": flows(1)["UDP over IPv6"]} {
+		for _, payload := range []int{1, 1400, 1401, 2800, 2801, 30000, 65507} {
+			for _, tag := range []dv.TxFlags{0, dv.TxVLAN} {
+				t.Run(fmt.Sprintf("%s %d bytes flags %d", class, payload, tag), func(t *testing.T) {
+					s, d := usual(t, dv.Config{})
+					all := packet(f.Src, f.Dst, 17, payload)
+					copy(all, peerMAC)
+					header := len(all) - payload
+					err := d.Tx(0).Post(&dv.TxPacket{Bufs: [][]byte{all[:header],
+						all[header : header+payload/2], all[header+payload/2:]},
+						HdrLen: header, MSS: 1400, UDP: true, Flags: tag, VLAN: 0x0123})
+					if err != nil {
+						t.Fatal(err)
+					}
+					d.Tx(0).Flush()
+					got := s.wire.drain()
+					if want := (payload + 1399) / 1400; len(got) != want {
+						t.Fatalf("%d datagrams, want %d", len(got), want)
+					}
+					var whole []byte
+					for i, g := range got {
+						size := min(1400, payload-len(whole))
+						if tag != 0 {
+							if !bytes.Equal(g[12:16], []byte{0x81, 0x00, 0x01, 0x23}) {
+								t.Fatalf("datagram %d: tag %x", i, g[12:16])
+							}
+							g = append(bytes.Clone(g[:12]), g[16:]...)
+						}
+						want := packet(f.Src, f.Dst, 17, size)
+						udp := header - 8
+						if n := int(binary.BigEndian.Uint16(g[udp+4:])); n != size+8 {
+							t.Errorf("datagram %d: UDP length %d of %d", i, n, size+8)
+						}
+						if at := header - 48 + 4; class == "IPv6" && !bytes.Equal(g[at:at+2],
+							want[at:at+2]) {
+							t.Errorf("datagram %d: length %x", i, g[at:at+2])
+						}
+						if class == "IPv4" && (!bytes.Equal(g[16:18], want[16:18]) ||
+							checksum(g[14:34]) != 0xffff) {
+							t.Errorf("datagram %d: header %x", i, g[14:34])
+						}
+						if !udpChecksumRight(g[:header+size], udp) {
+							t.Errorf("datagram %d: wrong checksum", i)
+						}
+						whole = append(whole, g[header:header+size]...)
+					}
+					if !bytes.Equal(whole, all[header:]) {
+						t.Error("the payload differs")
+					}
+					if v := s.nic.Violations(); len(v) != 0 {
+						t.Errorf("what no driver should do: %q", v)
+					}
+					lso := uint64(0)
+					if payload >= 2*1400 {
+						lso = 1
+					}
+					d.Tx(0).Reclaim()
+					if n := d.Tx(0).Stats().LSO; n != lso {
+						t.Errorf("%d segmented packets, want %d", n, lso)
+					}
+				})
+			}
+		}
+	}
+}
+
+// udpChecksumRight verifies a datagram whose UDP header is at offset udp.
+func udpChecksumRight(g []byte, udp int) bool {
+	addrs := g[26:34]
+	if udp == 54 {
+		addrs = g[22:54]
+	}
+	n := len(g) - udp
+	pseudo := append(bytes.Clone(addrs), 0, 17, byte(n>>8), byte(n))
+	return checksum(append(pseudo, g[udp:]...)) == 0xffff
+}
+
 func checkSegments(t *testing.T, got [][]byte, all []byte, header, mss int, tag dv.TxFlags) {
 	t.Helper()
 	payload := all[header:]

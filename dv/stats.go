@@ -65,7 +65,8 @@ type RxDrops struct {
 // TxStats counts what one send queue did. Packets and Bytes are current as of
 // the last Flush, the rest as of the last Reclaim that found something, or Check.
 type TxStats struct {
-	// Packets and Bytes posted and flushed. A segmented packet counts once, its headers too.
+	// Packets and Bytes posted and flushed. A segmented packet counts once, its headers once for
+	// each descriptor.
 	Packets, Bytes uint64
 	// LSO says how many of the packets asked for segmentation, Inline how many were written into
 	// their descriptor as a whole, ZeroCopy how many were sent by PostFrame.

@@ -68,6 +68,7 @@ type TxQueue struct {
 	stall          txStall
 	shown          uint64                    // completions when the counters were shown last
 	scratch        [MaxBlocks * mlx5.BB]byte // a descriptor that wraps is written here first
+	datagrams      datagramParts             // of the packet at hand
 
 	// Of the queue pair; replaced by a reset, under mu.
 	queueControl
@@ -92,8 +93,8 @@ type txLimits struct {
 	mpw uint32 // longest multi-packet descriptor in 16-byte units; 0: none
 }
 
-// MaxBlocks gives the most blocks of the ring one packet takes: with Free at
-// least this, Post can fail for want of staging memory only.
+// MaxBlocks gives the most blocks of the ring one descriptor takes: with Free at least this, Post
+// can fail for want of staging memory only, but for a packet of datagrams that takes two.
 const MaxBlocks = mlx5.MaxDS / 4
 
 // inlineMax is, by default, the longest frame that is written into its

@@ -13,6 +13,7 @@ import (
 // Frames below 60 bytes are padded with zeros. ErrRingFull: no room now;
 // ErrFrameSize, ErrNotSupported: this packet will never do. A packet whose
 // payload fits one segment is sent plainly, with both checksums computed.
+// One of datagrams takes two descriptors if the last of them is shorter than the others.
 func (q *TxQueue) Post(p *TxPacket) error {
 	p.Held = false
 	if len(p.Bufs) == 1 && len(p.Bufs[0]) <= q.limits.small && p.MSS|int(p.Flags&TxVLAN) == 0 &&
@@ -32,10 +33,18 @@ func (q *TxQueue) Post(p *TxPacket) error {
 	}
 	if p.MSS > 0 {
 		if n-p.HdrLen > p.MSS {
+			if p.UDP {
+				return q.postDatagrams(p, n, tag)
+			}
 			return q.postLSO(p, n, tag)
 		}
 		flags |= TxL3Csum | TxL4Csum
 	}
+	return q.postPlain(p, n, tag, flags)
+}
+
+// postPlain posts a frame of n bytes (and a tag of tag bytes) to be sent as it is.
+func (q *TxQueue) postPlain(p *TxPacket, n, tag int, flags TxFlags) error {
 	if n < ethHeader || n+tag > q.longestFrame() {
 		return q.countRefused(
 			fmt.Errorf("send frame of %d bytes, the port takes %d to %d: %w", n+tag,
@@ -342,12 +351,16 @@ func (q *TxQueue) releaseAllHeld() {
 // checkLSO refuses what would put the queue in error, or what the NIC would
 // cut into frames that the port drops.
 func (q *TxQueue) checkLSO(p *TxPacket, header, payload int) error {
+	least, most := minLSOHeader, q.limits.lsoHeader
+	if p.UDP {
+		least, most = minDatagramHeader, min(most, maxDatagramHeader+header-p.HdrLen)
+	}
 	switch {
 	case q.limits.tso == 0:
 		return fmt.Errorf("segment %d bytes: %w", payload, ErrNotSupported)
-	case p.HdrLen < minLSOHeader || header > q.limits.lsoHeader:
+	case p.HdrLen < least || header > most:
 		return fmt.Errorf("segment behind %d header bytes, %d to %d will do: %w", header,
-			minLSOHeader, q.limits.lsoHeader, ErrFrameSize)
+			least, most, ErrFrameSize)
 	case payload > q.limits.tso:
 		return fmt.Errorf("segment %d bytes, at most %d will do: %w", payload,
 			q.limits.tso, ErrFrameSize)
@@ -356,6 +369,127 @@ func (q *TxQueue) checkLSO(p *TxPacket, header, payload int) error {
 			q.longestFrame(), ErrFrameSize)
 	}
 	return nil
+}
+
+// The NIC gives each datagram that it cuts off its IP length, identification and checksums, but
+// the UDP length of the descriptor's header: linux drivers/net/ethernet/mellanox/mlx5/core/
+// en_accel/en_accel.h, mlx5e_udp_gso_handle_tx_skb, wrote there what one datagram has, and later
+// versions leave that to net/ipv4/udp_offload.c, which has the driver send equal ones only
+// (NETIF_F_GSO_PARTIAL). That driver does so on every device that segments: there is no capability
+// of its own. So a short datagram behind the others has a descriptor of its own.
+
+// Sizes of headers of datagrams to be segmented, in bytes: Ethernet, IPv4 with at most 40 bytes of
+// options or IPv6, UDP.
+const (
+	udpHeader         = 8
+	ipv4Header        = 20
+	minDatagramHeader = ethHeader + ipv4Header + udpHeader
+	maxDatagramHeader = ethHeader + 60 + udpHeader
+)
+
+// datagramParts is where a packet of datagrams is taken apart.
+type datagramParts struct {
+	header [maxDatagramHeader]byte
+	part   TxPacket // what goes into one descriptor
+}
+
+// MaxDatagrams returns how many bytes of payload Post takes with TxPacket.UDP, behind the longest
+// headers; 0: none.
+func (q *TxQueue) MaxDatagrams() int {
+	return max(0, q.limits.tso-maxDatagramHeader-vlanTag)
+}
+
+// postDatagrams posts a packet of n bytes (and a tag of tag bytes) to be sent as datagrams: those
+// of equal size, and what is left.
+func (q *TxQueue) postDatagrams(p *TxPacket, n, tag int) error {
+	payload := n - p.HdrLen
+	if err := q.checkLSO(p, p.HdrLen+tag, payload); err != nil {
+		return q.countRefused(err)
+	}
+	d := &q.datagrams
+	gatherBytes(d.header[:p.HdrLen], p.Bufs, 0)
+	if version := d.header[ethHeader] >> 4; version != 4 && version != 6 {
+		return q.countRefused(fmt.Errorf("cut up UDP behind IP of version %d: %w", version,
+			ErrNotSupported))
+	}
+	short := payload % p.MSS
+	if !q.roomForDatagrams(p, payload-short, short, tag) {
+		return q.fullError()
+	}
+	if err := q.postPart(p, 0, payload-short, tag); err != nil || short == 0 {
+		return err
+	}
+	q.count.packets.n-- // both are one packet
+	return q.postPart(p, payload-short, short, tag)
+}
+
+// roomForDatagrams reports whether there is room for whole bytes of payload in datagrams of equal
+// size, and for one of short bytes: either all is posted or nothing.
+func (q *TxQueue) roomForDatagrams(p *TxPacket, whole, short, tag int) bool {
+	header := p.HdrLen + tag
+	stage := q.stage
+	if q.cc == q.pc {
+		stage.restartIfEmpty()
+	}
+	blocks, ok := uint32(0), true
+	if whole > p.MSS {
+		blocks = uint32(mlx5.BBs(mlx5.CtrlSegSize/mlx5.DSSize + mlx5.EthDS(header) + 1))
+		_, ok = stage.allocPiece(uint32(whole))
+	} else {
+		blocks, ok = q.plainRoom(&stage, header+whole)
+	}
+	if short > 0 && ok {
+		var more uint32
+		more, ok = q.plainRoom(&stage, header+short)
+		blocks += more
+	}
+	return ok && q.room() >= blocks
+}
+
+// plainRoom returns how many blocks a frame of n bytes takes at most, and takes what it needs of
+// stage; false if there is no room.
+func (q *TxQueue) plainRoom(stage *staging, n int) (blocks uint32, ok bool) {
+	ds := mlx5.CtrlSegSize / mlx5.DSSize
+	if size := max(n, ethMin); size <= q.limits.inline {
+		return uint32(mlx5.BBs(ds + mlx5.EthDS(size))), true
+	}
+	_, ok = stage.allocPiece(uint32(n))
+	return uint32(mlx5.BBs(ds + mlx5.EthDS(q.limits.minInline) + 1)), ok
+}
+
+// postPart posts n bytes of p's payload, from byte at on, for which there is room.
+func (q *TxQueue) postPart(p *TxPacket, at, n, tag int) error {
+	d := &q.datagrams
+	bufs := append(d.part.Bufs[:0], d.header[:p.HdrLen])
+	for left, skip, i := n, p.HdrLen+at, 0; left > 0; i++ {
+		if b := p.Bufs[i]; skip < len(b) {
+			b = b[skip:min(len(b), skip+left)]
+			bufs, left, skip = append(bufs, b), left-len(b), 0
+		} else {
+			skip -= len(b)
+		}
+	}
+	d.part = TxPacket{Bufs: bufs, HdrLen: p.HdrLen, MSS: p.MSS, UDP: true, VLAN: p.VLAN,
+		Flags: p.Flags | TxL3Csum | TxL4Csum}
+	d.setLengths(min(n, p.MSS))
+	defer clear(bufs) // the payload is the caller's
+	if n > p.MSS {
+		return q.postLSO(&d.part, p.HdrLen+n, tag)
+	}
+	return q.postPlain(&d.part, p.HdrLen+n, tag, d.part.Flags)
+}
+
+// setLengths makes the headers those of a datagram with n bytes of payload.
+func (d *datagramParts) setLengths(n int) {
+	header := d.header[:d.part.HdrLen]
+	ip, udp := header[ethHeader:], header[len(header)-udpHeader:]
+	binary.BigEndian.PutUint16(udp[4:], uint16(udpHeader+n))
+	if ip[0]>>4 == 4 {
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)+n))
+	} else {
+		const ipv6Header = 40
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-ipv6Header+n))
+	}
 }
 
 // Multi-packet descriptors (enhanced MPW) hold a control and an Ethernet

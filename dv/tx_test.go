@@ -149,6 +149,104 @@ func TestTxLSOBytes(t *testing.T) {
 	}
 }
 
+// 80 bytes to be sent in datagrams of 30: one descriptor for the NIC to cut up, with the lengths of
+// one datagram in its header, and one for the last 20 bytes.
+func TestTxDatagramBytes(t *testing.T) {
+	payload := make([]byte, 80)
+	for i := range payload {
+		payload[i] = byte(7*i + 3)
+	}
+	const eth = "020000000002 020000000001 "
+	for name, c := range map[string]struct {
+		header string // of all 80 bytes
+		whole  string // and the two descriptors, that they begin with
+		last   string
+	}{
+		"IPv4": {eth + "0800 4500006c 00004000 4011beef 0a000001 0a000002 9c400035 0058beef",
+			"00003f0e 00012306 00000000 00000000 00000000 c000001e 00000000 002a" +
+				eth + "0800 4500003a 00004000 4011beef 0a000001 0a000002 9c400035 0026beef" +
+				"0000000000000000",
+			"0000410a 00012306 00000008 00000000 00000000 c0000000 00000000 003e" +
+				eth + "0800 45000030 00004000 4011beef 0a000001 0a000002 9c400035 001cbeef"},
+		"IPv6": {eth + "86dd 60000000 0058 1140 fd000000000000000000000000000001" +
+			"fd000000000000000000000000000002 9c400035 0058beef",
+			"00003f0e 00012307 00000000 00000000 00000000 c000001e 00000000 003e" +
+				eth + "86dd 60000000 0026 1140 fd000000000000000000000000000001" +
+				"fd000000000000000000000000000002 9c400035 0026beef 00000000",
+			"0000410a 00012307 00000008 00000000 00000000 c0000000 00000000 0052" +
+				eth + "86dd 60000000 001c 1140 fd000000000000000000000000000001" +
+				"fd000000000000000000000000000002 9c400035 001cbeef"},
+	} {
+		header := unhex(t, c.header)
+		for _, split := range []int{10, len(header), len(header) + 60, len(header) + 65} {
+			r := newTxRig(t, 64, 128<<10, defaultLimits).at(63)
+			all := append(bytes.Clone(header), payload...)
+			sent := bytes.Clone(all)
+			rung := r.post(t, &TxPacket{Bufs: [][]byte{all[:split], all[split:]},
+				HdrLen: len(header), MSS: 30, UDP: true})
+			want := append(unhex(t, c.whole), unhex(t, fmt.Sprintf("0000003c 000012a4 %016x",
+				r.stage.Addr()))...)
+			if got := r.wqe(63, len(want)); !bytes.Equal(got, want) {
+				t.Errorf("%s, split at %d: descriptor\n%x\nwant\n%x", name, split, got, want)
+			}
+			if !bytes.Equal(r.q.stage.buf[:60], payload[:60]) {
+				t.Errorf("%s, split at %d: payload differs", name, split)
+			}
+			want = append(unhex(t, c.last), payload[60:]...)
+			want = append(want, make([]byte, -len(want)&15)...)
+			if got := r.wqe(65, len(want)); !bytes.Equal(got, want) {
+				t.Errorf("%s, split at %d: descriptor of the last\n%x\nwant\n%x", name, split, got,
+					want)
+			}
+			if rung != 67 || !bytes.Equal(all, sent) {
+				t.Errorf("record says %d, want 67; or the packet was changed", rung)
+			}
+			if s := r.q.Stats(); s.Packets != 1 || s.Bytes != uint64(2*len(header)+80) {
+				t.Errorf("%+v", s)
+			}
+		}
+	}
+}
+
+// What does not fit as a whole is not posted in part: neither for want of blocks nor of staging
+// memory.
+func TestTxDatagramsAreAllOrNothing(t *testing.T) {
+	header := unhex(t, "020000000002 020000000001 0800 4500006c 00004000 40110000 0a000001 "+
+		"0a000002 9c400035 00580000")
+	packet := func(n, mss int) *TxPacket {
+		return &TxPacket{Bufs: [][]byte{header, make([]byte, n)}, HdrLen: 42, MSS: mss, UDP: true}
+	}
+	for name, c := range map[string]struct {
+		p            *TxPacket
+		blocks       uint32 // that it takes
+		stage, spare uint32 // memory that is in use, and that suffices
+	}{
+		"blocks":                       {packet(80, 30), 4, 0, 0},
+		"blocks, nothing left over":    {packet(90, 30), 2, 0, 0},
+		"blocks of a lone whole one":   {packet(1500, 1400), 2, 0, 0},
+		"memory":                       {packet(1<<16-100, 1400), 3, 1<<16 + 64, 1 << 14},
+		"memory of the one left over":  {packet(3*1400+1000, 1400), 3, 1<<17 - 4224, 1<<17 - 8192},
+		"memory of a lone and another": {packet(1400+1000, 1400), 2, 1<<17 - 1500, 1<<17 - 4096},
+	} {
+		r := newTxRig(t, 64, 128<<10, defaultLimits).at(0)
+		r.q.pc = 64 - c.blocks + 1
+		if c.stage > 0 {
+			r.q.pc, r.q.stage.head = 1, c.stage
+		}
+		pc, stage := r.q.pc, r.q.stage.head
+		if err := r.q.Post(c.p); !errors.Is(err, ErrRingFull) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if r.q.pc != pc || r.q.stage.head != stage || r.q.count.packets.n != 0 {
+			t.Errorf("%s: %d blocks written, stage %d", name, r.q.pc-pc, r.q.stage.head)
+		}
+		r.q.pc, r.q.stage.head = 64-c.blocks, c.spare
+		if err := r.q.Post(c.p); err != nil || r.q.pc != 64 {
+			t.Errorf("%s: %v, %d blocks", name, err, r.q.pc)
+		}
+	}
+}
+
 // One doorbell per flush, for the last descriptor; a completion for the last
 // one of a batch and for one per quarter of the ring, and for no other.
 func TestTxSelectiveCompletions(t *testing.T) {
@@ -219,6 +317,18 @@ func TestTxRefusals(t *testing.T) {
 			MSS: 1460}, ErrFrameSize},
 		{"header too long", defaultLimits, TxPacket{Bufs: [][]byte{buf[:9000]}, HdrLen: 257,
 			MSS: 1000}, ErrFrameSize},
+		{"datagrams without", noTSO, TxPacket{Bufs: [][]byte{ipv4Bytes(9000)}, HdrLen: 42,
+			MSS: 1460, UDP: true}, ErrNotSupported},
+		{"datagrams beyond the device", defaultLimits, TxPacket{Bufs: [][]byte{ipv4Bytes(
+			64<<10 + 43)}, HdrLen: 42, MSS: 1460, UDP: true}, ErrFrameSize},
+		{"datagrams beyond the port", defaultLimits, TxPacket{Bufs: [][]byte{ipv4Bytes(9000)},
+			HdrLen: 42, MSS: 1477, UDP: true}, ErrFrameSize},
+		{"header of datagrams too short", defaultLimits, TxPacket{Bufs: [][]byte{ipv4Bytes(9000)},
+			HdrLen: 41, MSS: 1000, UDP: true}, ErrFrameSize},
+		{"header of datagrams too long", defaultLimits, TxPacket{Bufs: [][]byte{ipv4Bytes(9000)},
+			HdrLen: 83, MSS: 1000, UDP: true}, ErrFrameSize},
+		{"datagrams that are not IP", defaultLimits, TxPacket{Bufs: [][]byte{buf[:9000]},
+			HdrLen: 42, MSS: 1000, UDP: true}, ErrNotSupported},
 		{"header longer than the packet", defaultLimits,
 			TxPacket{Bufs: [][]byte{buf[:20]}, HdrLen: 54, MSS: 1460}, nil},
 	} {
@@ -231,6 +341,13 @@ func TestTxRefusals(t *testing.T) {
 			t.Errorf("%s: a refused packet left traces", c.name)
 		}
 	}
+}
+
+// ipv4Bytes is a frame of n bytes that begins as one of IPv4 does.
+func ipv4Bytes(n int) []byte {
+	b := make([]byte, n)
+	b[ethHeader] = 0x45
+	return b
 }
 
 func TestPostFrameRefusals(t *testing.T) {
@@ -290,6 +407,8 @@ func TestTxAllocations(t *testing.T) {
 			tagged := TxPacket{Bufs: short[:], Flags: TxVLAN, VLAN: VLANTag(5, 7)}
 			staged := TxPacket{Bufs: mid[:], Flags: TxL4Csum}
 			lso := TxPacket{Bufs: long[:], HdrLen: 54, MSS: 1460}
+			datagrams := TxPacket{Bufs: [][]byte{ipv4Bytes(42), make([]byte, 20100)}, HdrLen: 42,
+				MSS: 1000, UDP: true}
 			done := sent(0)
 			end := func(packets int) {
 				r.q.Flush()
@@ -326,6 +445,14 @@ func TestTxAllocations(t *testing.T) {
 				t.Errorf("%v allocations with a lone packet", n)
 			}
 			s := r.q.Stats()
+			if n := testing.AllocsPerRun(rounds, func() {
+				if err := r.q.Post(&datagrams); err != nil {
+					t.Fatal(err)
+				}
+				end(1)
+			}); n != 0 {
+				t.Errorf("%v allocations with datagrams", n)
+			}
 			for _, n := range []struct{ got, want uint64 }{
 				{s.Packets, c.want.Packets}, {s.Inline, c.want.Inline}, {s.LSO, c.want.LSO},
 				{s.ZeroCopy, c.want.ZeroCopy}, {s.MultiPacket, c.want.MultiPacket},
