@@ -2,11 +2,13 @@ package stack
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -252,4 +254,88 @@ func TestBatchDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { from.WriteBatch(out, 0) }); n >= 1 && !raceDetector {
 		t.Errorf("sending: %v allocations", n)
 	}
+}
+
+// segmentMessage is the control message UDP_SEGMENT.
+func segmentMessage(size uint16) []byte {
+	w := controlWriter{b: make([]byte, alignControl(controlHeader+2))}
+	w.putMessage(levelUDP, typeSegment, binary.NativeEndian.AppendUint16(nil, size))
+	return w.b
+}
+
+// TestSegmentsGoAsOne: datagrams of one call, and those of several messages of a batch, are few
+// packets for the NIC to cut up, counted as datagrams.
+func TestSegmentsGoAsOne(t *testing.T) {
+	r := newDirectRig(t, false)
+	for network, at := range map[string][2]string{
+		"udp4": {"192.0.2.1:7", "192.0.2.2:53"},
+		"udp6": {"[2001:db8::1]:7", "[2001:db8::2]:53"},
+	} {
+		from, to, remote := r.conns(t, network, at[0], at[1])
+		send(t, from, to, remote, []byte("resolved"))
+		big, odd := make([]byte, 50*1200), make([]byte, 3*700+1)
+		for i := range big {
+			big[i] = byte(i*7 + i>>8)
+		}
+		copy(odd, big)
+		var payloads [][]byte
+		for part := range slices.Chunk(big, 1200) {
+			payloads = append(payloads, part)
+		}
+		for part := range slices.Chunk(odd, 700) {
+			payloads = append(payloads, part)
+		}
+		payloads = append(payloads, []byte("last"))
+		ms := messages(remote, big, odd, []byte("last"))
+		ms[0].OOB, ms[1].OOB = segmentMessage(1200), segmentMessage(700)
+		for deadline := time.Now().Add(30 * time.Second); ; {
+			send(t, from, to, remote, []byte("template"))
+			must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+			packets, sent := r.posted(), r.sender.Stats().UDPSent
+			n, err := from.WriteBatch(ms, 0)
+			if n != 3 || err != nil || ms[0].N != len(big) || ms[1].NN != len(ms[1].OOB) {
+				t.Fatalf("%d sent, %+v, %v", n, ms, err)
+			}
+			readInOrder(t, to, payloads, at[0])
+			if got := r.sender.Stats().UDPSent - sent; got != uint64(len(payloads)) {
+				t.Fatalf("%d datagrams counted, %d sent", got, len(payloads))
+			}
+			posted := r.posted() - packets
+			if posted == 3 && r.sender.LinkStats().TxUSO > 0 {
+				break
+			}
+			if time.Now().After(deadline) { // templates are renewed every 100 ms
+				t.Fatalf("%s: %d packets", network, posted)
+			}
+		}
+		for _, c := range []struct {
+			n    int
+			size uint16
+			want error
+		}{{129, 1, syscall.EINVAL}, {3000, 1473, syscall.EMSGSIZE},
+			{65508, 1200, syscall.EMSGSIZE}} {
+			if network == "udp6" && c.n == 65508 {
+				continue
+			}
+			before := r.sender.Stats().UDPSent
+			_, _, err := from.WriteMsgUDP(make([]byte, c.n), segmentMessage(c.size),
+				net.UDPAddrFromAddrPort(remote))
+			bad := messages(remote, make([]byte, c.n))
+			bad[0].OOB = segmentMessage(c.size)
+			n, batch := from.WriteBatch(bad, 0)
+			if !errors.Is(err, c.want) || !errors.Is(batch, c.want) || n != 0 ||
+				r.sender.Stats().UDPSent != before {
+				t.Errorf("%s, %d bytes by %d: %v and %v, %d sent", network, c.n, c.size, err, batch,
+					r.sender.Stats().UDPSent-before)
+			}
+		}
+	}
+}
+
+// posted returns how many packets the sender's queues have posted.
+func (r *directRig) posted() (packets uint64) {
+	for _, q := range r.sender.Device().Stats().Tx {
+		packets += q.Packets
+	}
+	return packets
 }

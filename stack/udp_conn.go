@@ -579,12 +579,23 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 	return sent
 }
 
+// addDatagram makes b, for port to, datagram i of what goes to the link: several, if o says so.
+func (s *batchScratch) addDatagram(c *UDPConn, i int, h *headerTemplate, b []byte, to uint16,
+	o *sendOptions) {
+	headers := c.fillHeaders(h, &s.headers[i], to, header.UDPMinimumSize+len(b), o)
+	s.datagrams[i] = rdma.Datagram{Headers: headers, Payload: b, Segment: o.segment}
+}
+
 // writeScratch hands the first n datagrams of s to the link, and returns how many it is done with.
 func (c *UDPConn) writeScratch(s *batchScratch, n int) int {
 	ds := s.datagrams[:n]
 	sent, err := c.stack.datagrams.WriteDatagrams(ds)
+	packets := 0
+	for i := range ds[:sent] {
+		packets += ds[i].Count()
+	}
 	clear(ds) // the payloads are the caller's
-	c.stack.udp.stats.PacketsSent.IncrementBy(uint64(sent))
+	c.stack.udp.stats.PacketsSent.IncrementBy(uint64(packets))
 	if _, full := err.(*tcpip.ErrNoBufferSpace); full { // the datagram is lost, as in send
 		c.stack.udp.stats.PacketSendErrors.Increment()
 		sent++
@@ -605,20 +616,18 @@ func (c *UDPConn) addDirect(s *batchScratch, i int, m *Message, now moment) bool
 		return false
 	}
 	o, from, err := c.messageOptions(m.OOB, to)
-	if err != nil || o.segment != 0 {
+	if err != nil || o.segment != 0 && len(b) > o.segment*maxSegments {
 		return false
 	}
 	p := c.routes.routes[routeKey{from, to.Addr}]
 	if p == nil {
 		return false
 	}
-	n := header.UDPMinimumSize + len(b)
-	h := p.freshTemplate(n, now)
+	h := p.freshTemplate(header.UDPMinimumSize+o.longest(len(b)), now)
 	if h == nil {
 		return false
 	}
-	s.datagrams[i] = rdma.Datagram{Headers: c.fillHeaders(h, &s.headers[i], to.Port, n, &o),
-		Payload: b}
+	s.addDatagram(c, i, h, b, to.Port, &o)
 	return true
 }
 
@@ -850,6 +859,14 @@ func (c *UDPConn) ownOptions() sendOptions {
 	return o
 }
 
+// longest returns how many bytes of payload the longest datagram has that n bytes are sent as.
+func (o *sendOptions) longest(n int) int {
+	if o.segment != 0 {
+		return min(n, o.segment)
+	}
+	return n
+}
+
 // optionsOf returns how a call with control messages sends to an address. Unknown messages are
 // EINVAL, but those of the other version of IP mean nothing.
 func (c *UDPConn) optionsOf(oob []byte, to tcpip.Address) (sendOptions, syscall.Errno) {
@@ -1062,11 +1079,11 @@ func classAndTTL(oob []byte) (class, ttl uint8) {
 	}
 }
 
-// sendSegments sends b as datagrams of o.segment bytes on a path, with one doorbell for as many as
-// it can.
+// sendSegments sends b as datagrams of o.segment bytes on a path: with a header template as one
+// packet, which the link cuts up.
 func (c *UDPConn) sendSegments(p *path, b []byte, port uint16, o *sendOptions) tcpip.Error {
 	switch {
-	case header.UDPMinimumSize+min(len(b), o.segment) > c.datagramRoom(p.route).limit:
+	case header.UDPMinimumSize+o.longest(len(b)) > c.datagramRoom(p.route).limit:
 		return &tcpip.ErrMessageTooLong{}
 	case len(b) > o.segment*maxSegments:
 		return &tcpip.ErrInvalidOptionValue{}
@@ -1089,25 +1106,18 @@ func (c *UDPConn) sendSegments(p *path, b []byte, port uint16, o *sendOptions) t
 	}
 }
 
-// writeSegments hands the first datagrams of b to the link, and returns how many bytes it took: 0
-// if the path has no header template.
+// writeSegments hands b to the link, and returns how many bytes it took: 0 if the path has no
+// header template.
 func (c *UDPConn) writeSegments(p *path, b []byte, port uint16, o *sendOptions) int {
 	if c.stack.datagrams == nil {
 		return 0
 	}
+	h := p.freshTemplate(header.UDPMinimumSize+o.longest(len(b)), c.stack.moment())
+	if h == nil {
+		return 0
+	}
 	s := batchScratchPool.Get().(*batchScratch)
 	defer batchScratchPool.Put(s)
-	n, at, now := 0, 0, c.stack.moment()
-	for ; n < maxBatch && at < len(b); n++ {
-		payload := b[at:min(at+o.segment, len(b))]
-		size := header.UDPMinimumSize + len(payload)
-		h := p.freshTemplate(size, now)
-		if h == nil {
-			break
-		}
-		s.datagrams[n] = rdma.Datagram{
-			Headers: c.fillHeaders(h, &s.headers[n], port, size, o), Payload: payload}
-		at += len(payload)
-	}
-	return min(c.writeScratch(s, n)*o.segment, len(b))
+	s.addDatagram(c, 0, h, b, port, o)
+	return c.writeScratch(s, 1) * len(b)
 }

@@ -11,15 +11,16 @@ const (
 	flagsFirst = 0x80        // CWR
 )
 
-// recordSegments records the segments into which the NIC cuts a frame: each with the headers of the
-// whole, its own lengths, IPv4 identification and sequence number.
+// recordSegments records the segments, or datagrams, into which the NIC cuts a frame: each with the
+// headers of the whole, its own lengths, IPv4 identification and sequence number.
 func (t *Tap) recordSegments(s *shard, b *Batch, h *held, order time.Time) {
 	frame := b.data[h.from : h.from+h.kept]
 	if h.headers > len(frame) {
 		return
 	}
 	p := parseHeaders(frame)
-	if p.l4 == 0 || p.proto != protoTCP || p.l4+tcpLen > h.headers {
+	if p.l4 == 0 || !(p.proto == protoTCP && p.l4+tcpLen <= h.headers ||
+		p.proto == protoUDP && p.l4+udpLen <= h.headers) {
 		t.recordFrame(s, b, h, frame, h.length, order)
 		return
 	}
@@ -40,18 +41,22 @@ func (t *Tap) recordSegments(s *shard, b *Batch, h *held, order time.Time) {
 // rewriteHeaders makes the headers those of segment i, whose payload begins done bytes into that of
 // the whole. length is the segment's, in bytes.
 func rewriteHeaders(frame []byte, p *headers, i, done, length int, last bool) {
-	ip, tcp := frame[p.l3:], frame[p.l4:]
+	ip, l4 := frame[p.l3:], frame[p.l4:]
 	if p.etherType == typeIPv4 {
 		binary.BigEndian.PutUint16(ip[2:], uint16(length-p.l3))
 		binary.BigEndian.PutUint16(ip[4:], binary.BigEndian.Uint16(ip[4:])+uint16(i))
 	} else {
 		binary.BigEndian.PutUint16(ip[4:], uint16(length-p.l3-ipv6Len))
 	}
-	binary.BigEndian.PutUint32(tcp[4:], binary.BigEndian.Uint32(tcp[4:])+uint32(done))
+	if p.proto == protoUDP {
+		binary.BigEndian.PutUint16(l4[4:], uint16(length-p.l4))
+		return
+	}
+	binary.BigEndian.PutUint32(l4[4:], binary.BigEndian.Uint32(l4[4:])+uint32(done))
 	if !last {
-		tcp[13] &^= flagsLast
+		l4[13] &^= flagsLast
 	}
 	if i > 0 {
-		tcp[13] &^= flagsFirst
+		l4[13] &^= flagsFirst
 	}
 }

@@ -128,6 +128,30 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// TestCutDatagrams has three datagrams of one, and tshark follow their lengths and sums.
+func TestCutDatagrams(t *testing.T) {
+	headers := ip4(17, 0x4000, 0, 7, 0, 9, 0, 0, 0, 0)
+	binary.BigEndian.PutUint16(headers[14+2:], 20+8+2400)
+	binary.BigEndian.PutUint16(headers[14+20+4:], 8+2400)
+	whole := append(headers, bytes.Repeat([]byte("abcdefgh"), 300)...)
+	for _, wire := range []bool{true, false} {
+		tap := newTap(t, capture.Options{Wire: wire})
+		commit(tap, capture.Out, 0, capture.Frame{Bufs: [][]byte{whole}, Unsummed: true, MSS: 1000,
+			Headers: 42})
+		got := dissect(t, fileOf(t, tap, 0), "frame.len", "udp.length", "ip.id",
+			"udp.checksum.status")
+		want := []string{"1042|1008|0x0001|1", "1042|1008|0x0002|1", "442|408|0x0003|1"}
+		if !wire {
+			want = []string{"2442|2408|0x0001|0"}
+			got[0] = got[0][:len(got[0])-1] + "0" // no sum: the NIC computes those of the datagrams
+		}
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("wire %v:\n%s\nwant\n%s", wire, strings.Join(got, "\n"),
+				strings.Join(want, "\n"))
+		}
+	}
+}
+
 // TestTapCounts: direction, queues, filter, limit, and what does not fit.
 func TestTapCounts(t *testing.T) {
 	frame := capture.Frame{Bufs: [][]byte{ip4(6, 0, l4(1, 80)...)}}

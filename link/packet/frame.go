@@ -32,13 +32,13 @@ const (
 	RxTagged
 )
 
-// TxFrame is one frame to send, or one TCP segment to be cut up.
+// TxFrame is one frame to send, or one TCP segment or UDP datagram to be cut up.
 type TxFrame struct {
 	// Bufs are the frame's bytes in order, from the Ethernet header on. The first 128 bytes are
 	// copied by Post, the rest when Flush returns: they must not change before.
 	Bufs [][]byte
-	// GSOSize > 0 asks for segmentation: the TCP payload goes out in segments of so many bytes.
-	// Implies TxChecksum.
+	// GSOSize > 0 asks for segmentation: the payload of TCP goes out in segments of so many bytes,
+	// and that of UDP in datagrams, if MaxDatagrams takes it. Implies TxChecksum.
 	GSOSize int
 	// VLAN is the tag control information to insert with TxTag.
 	VLAN uint16

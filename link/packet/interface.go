@@ -70,6 +70,8 @@ type Sender interface {
 	Lock()
 	TryLock() bool
 	Unlock()
+	// MaxDatagrams says how many bytes of UDP payload Post takes with TxFrame.GSOSize; 0: none.
+	MaxDatagrams() int
 	// Post adds a frame to the batch that Flush sends, which comes before Unlock. The error is
 	// ErrFull, ErrFrameSize or ErrClosed; the frame is counted nowhere then.
 	Post(f *TxFrame) error

@@ -30,6 +30,8 @@ type Port struct {
 	rx    []*RxQueue
 	tx    []*TxQueue
 
+	cutsUDP bool // the kernel cuts up UDP, too
+
 	groups groups
 	ports  atomic.Pointer[portTable] // Config.Host: what comes to us; else nil
 	// fragments has those of Config.Host whose datagram is not whole
@@ -61,7 +63,7 @@ func Open(cfg Config) (*Port, error) {
 	}
 	cfg.Device = canonical(cfg.Device)
 	p := &Port{name: cfg.Device, done: make(chan struct{}), linkChanged: make(chan struct{}, 1),
-		mtuChanged: make(chan struct{}, 1)}
+		mtuChanged: make(chan struct{}, 1), cutsUDP: kernelCutsUDP()}
 	fds, err := openSockets(&cfg, &p.iface)
 	if err != nil {
 		return nil, err

@@ -25,6 +25,23 @@ func newSocket() (int, error) {
 	return fd, nil
 }
 
+// kernelCutsUDP says whether sockets with PACKET_VNET_HDR may leave UDP to be cut up: since Linux
+// 6.2 (include/linux/virtio_net.h). A kernel cannot be asked: it sends what it takes.
+func kernelCutsUDP() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	return atLeast(unix.ByteSliceToString(u.Release[:]), 6, 2)
+}
+
+// atLeast reports whether a release such as 6.12.48-cloud is of this version or a later one.
+func atLeast(release string, major, minor int) bool {
+	var x, y int
+	n, _ := fmt.Sscanf(release, "%d.%d", &x, &y)
+	return n == 2 && (x > major || x == major && y >= minor)
+}
+
 // askAddress takes kind and address of the interface from a socket that is bound to it.
 func (i *iface) askAddress(fd int) error {
 	sa, err := unix.Getsockname(fd)

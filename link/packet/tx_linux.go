@@ -62,6 +62,18 @@ func (q *TxQueue) TryLock() bool { return q.mu.TryLock() }
 // Waiting returns how many frames the kernel had no room for yet.
 func (q *TxQueue) Waiting() int { return len(q.waiting) }
 
+// maxDatagrams gives the most UDP payload of an IPv4 packet, in bytes.
+const maxDatagrams = 65535 - ipv4Len - udpLen
+
+// MaxDatagrams returns how many bytes of UDP payload Post takes with GSOSize: none before Linux
+// 6.2, which refuses such frames.
+func (q *TxQueue) MaxDatagrams() int {
+	if q.port.cutsUDP {
+		return maxDatagrams
+	}
+	return 0
+}
+
 // Post adds a frame to the batch that Flush sends.
 func (q *TxQueue) Post(f *TxFrame) error {
 	size := 0
@@ -129,7 +141,7 @@ func (q *TxQueue) requestOffload(f *TxFrame, vnet, head []byte, size int) {
 	}
 	t.completeHeader(head, size)
 	gso := 0
-	if f.GSOSize > 0 && t.proto == protoTCP {
+	if f.GSOSize > 0 && (t.proto == protoTCP || q.port.cutsUDP) {
 		gso = f.GSOSize
 		q.count.gso.Add(1)
 	}

@@ -90,6 +90,93 @@ func TestSegmentsLeaveWhole(t *testing.T) {
 	}
 }
 
+// TestDatagramsLeaveWhole sends 20 KB of datagrams in one frame: the peer sees the same frame with
+// the offload metadata of a kernel, and, where our end has no offloads, the datagrams, tagged or
+// not.
+func TestDatagramsLeaveWhole(t *testing.T) {
+	if !kernelCutsUDP() {
+		t.Log("this kernel does not cut up UDP: nothing but that is asserted")
+		if n := (&TxQueue{port: new(Port)}).MaxDatagrams(); n != 0 {
+			t.Errorf("%d bytes are taken", n)
+		}
+		return
+	}
+	tool := need.Tool(t, "ethtool")
+	for _, to := range []netip.Addr{peerIP.Addr(), peerIPv6.Addr()} {
+		from, headers := ourIP.Addr(), ethLen+ipv4Len+udpLen
+		if to.Is6() {
+			from, headers = ourIPv6.Addr(), ethLen+ipv6Len+udpLen
+		}
+		data := payload(20001)
+		frame := ethernet(peerMAC, ourMAC, etherType(to), ip(from, to, protoUDP, udp(3, 53, data)))
+		for _, tagged := range []bool{false, true} {
+			for _, offloads := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v tagged %v offloads %v", to, tagged, offloads),
+					func(t *testing.T) {
+						w := newWorld(t)
+						if !offloads {
+							must(t, w.ours.Do(func() error {
+								return runTool(tool, "-K", ifname, "tx", "off")
+							}))
+						}
+						raw := w.rawSocket(t, 1)
+						p := w.open(t, Config{})
+						f := TxFrame{Bufs: pieces(bytes.Clone(frame), 20, headers, 5000),
+							GSOSize: 1400}
+						if tagged {
+							f.Flags, f.VLAN = TxTag, 3<<13|5
+						}
+						send(t, p.Tx(0), f)
+						if !offloads {
+							wantDatagrams(t, raw, headers, data)
+							return
+						}
+						got := next(t, raw)
+						v, g := got[:vnetLen], got[vnetLen:]
+						if v[0] != 1 || v[1] != 5 || binary.NativeEndian.Uint16(v[4:]) != 1400 {
+							t.Errorf("virtio_net_hdr % x", v)
+						}
+						if n := binary.BigEndian.Uint16(g[headers-4:]); n != udpLen+20001 {
+							t.Errorf("UDP length %d", n)
+						}
+						if !bytes.Equal(g[headers:], data) {
+							t.Error("the payload was changed")
+						}
+					})
+			}
+		}
+	}
+}
+
+// wantDatagrams reads the datagrams of 1400 bytes that data was cut into.
+func wantDatagrams(t *testing.T, raw, headers int, data []byte) {
+	t.Helper()
+	var got []byte
+	for len(got) < len(data) {
+		f := next(t, raw)[vnetLen:]
+		wantFinished(t, f)
+		size := min(1400, len(data)-len(got))
+		if n := binary.BigEndian.Uint16(f[headers-4:]); int(n) != udpLen+size {
+			t.Fatalf("UDP length %d behind %d bytes", n, len(got))
+		}
+		got = append(got, f[headers:]...)
+	}
+	if !bytes.Equal(got, data) {
+		t.Error("not what was sent")
+	}
+}
+
+// TestKernelRelease has releases as kernels of distributions name them.
+func TestKernelRelease(t *testing.T) {
+	for release, want := range map[string]bool{"6.2.0": true, "6.12.48-cloud-amd64": true,
+		"7.0-rc3": true, "6.1.0-40-amd64": false, "5.15.0": false, "4.4.0": false, "": false,
+		"six": false, "10.0": true} {
+		if got := atLeast(release, 6, 2); got != want {
+			t.Errorf("%q: %v", release, got)
+		}
+	}
+}
+
 // finish adds the segment's sum to the pseudo-header's.
 func finish(f []byte) {
 	at := ethLen + ipv4Len

@@ -117,17 +117,21 @@ func addWords(start uint32, b []byte) uint16 {
 }
 
 // putVnet writes the header of a frame to be sent whose checksum is to be computed: its headers,
-// and the payload of a segment if it is to be cut up.
+// and the payload of a segment or datagram if it is to be cut up.
 func putVnet(vnet, head []byte, t *transport, gso int) {
 	ne := binary.NativeEndian
 	vnet[0], vnet[1] = vnetNeedsCsum, 0
 	if gso > 0 {
-		vnet[1] = vnetTCPv4
-		if t.v6 {
-			vnet[1] = vnetTCPv6
-		}
 		const cwr = 0x80
-		if head[t.at+13]&cwr != 0 {
+		switch {
+		case t.proto == protoUDP:
+			vnet[1] = vnetUDPL4
+		case t.v6:
+			vnet[1] = vnetTCPv6
+		default:
+			vnet[1] = vnetTCPv4
+		}
+		if t.proto == protoTCP && head[t.at+13]&cwr != 0 {
 			vnet[1] |= vnetECN
 		}
 	}

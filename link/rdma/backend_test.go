@@ -28,6 +28,8 @@ func (q *lazyQueue) Reap() int    { return min(q.room, 1) }
 func (q *lazyQueue) Reclaim() int { return q.Reap() }
 func (q *lazyQueue) Check() bool  { return false }
 
+func (q *lazyQueue) MaxDatagrams() int { return 0 }
+
 func (q *lazyQueue) Post(*dv.TxPacket) error {
 	if q.room == 0 {
 		return dv.ErrRingFull
@@ -95,7 +97,7 @@ func TestFullRingInVirtualTime(t *testing.T) {
 	still := clocktest.New().Clock()
 	s := newSender(&lazyQueue{t: t}, 0, still, flows, newAdmission(flows.Key(), still))
 	defer s.close()
-	n, err := s.writeDatagrams([]Datagram{{make([]byte, 42), []byte("x")}})
+	n, err := s.writeDatagrams([]Datagram{{Headers: make([]byte, 42), Payload: []byte("x")}})
 	if _, full := err.(*tcpip.ErrNoBufferSpace); n != 0 || !full {
 		t.Errorf("%d written, %v", n, err)
 	}

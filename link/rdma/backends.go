@@ -90,6 +90,7 @@ type txQueue interface {
 	TryLock() bool
 	Unlock()
 	Free() int
+	MaxDatagrams() int
 	Post(p *dv.TxPacket) error
 	Flush()
 	Reap() int
@@ -166,6 +167,9 @@ type dropQueue struct{ sync.Mutex }
 
 // Free implements txQueue.
 func (*dropQueue) Free() int { return 64 * dv.MaxBlocks }
+
+// MaxDatagrams implements txQueue.
+func (*dropQueue) MaxDatagrams() int { return gsoMaxSize }
 
 // Post implements txQueue. The sender counts the frame.
 func (*dropQueue) Post(*dv.TxPacket) error { return nil }

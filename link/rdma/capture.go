@@ -175,7 +175,7 @@ func (s *sender) refuseRest(pkts []*gstack.PacketBuffer) {
 // refuseDatagram is refuse for a datagram that is no packet of the stack's.
 func (s *sender) refuseDatagram(d *Datagram, err error) {
 	if taps := s.taps.Load(); taps != nil {
-		s.describeDatagram(d.Headers, d.Payload)
+		s.describeDatagram(d.Headers, d.Payload, d.Segment)
 		s.capture(*taps, refusalOf(err))
 		clear(s.packet.Bufs)
 	}

@@ -60,8 +60,8 @@ func TestCaptureRefused(t *testing.T) {
 		{"datagram", func(t *testing.T, s *sending) {
 			s.s.lock()
 			defer s.s.unlock()
-			d := Datagram{make([]byte, udpSize), make([]byte, 3000)}
-			s.s.refuseDatagram(&d, s.s.postDatagram(d.Headers, d.Payload))
+			d := Datagram{Headers: make([]byte, udpSize), Payload: make([]byte, 3000)}
+			s.s.refuseDatagram(&d, s.s.postDatagram(d.Headers, d.Payload, 0))
 		}, map[string]int{size: 1}},
 		{"waiting, then closed", func(t *testing.T, s *sending) {
 			held := hold(s.nic)

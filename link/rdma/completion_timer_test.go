@@ -24,6 +24,7 @@ type slowInterface struct {
 func (q *slowInterface) Post(*packet.TxFrame) error { q.waiting++; return nil }
 func (q *slowInterface) Flush()                     { q.Retry() }
 func (q *slowInterface) Waiting() int               { return q.waiting }
+func (q *slowInterface) MaxDatagrams() int          { return 0 }
 
 func (q *slowInterface) Retry() int {
 	n := min(q.waiting, q.allowed-q.sent)
@@ -62,7 +63,8 @@ func newSlowSender(t *testing.T, allowed int) (*clocktest.Clock, *slowInterface,
 func TestFrameWaitsForRoom(t *testing.T) {
 	clock, out, s := newSlowSender(t, 1)
 	for range 2 { // the first arms the timer for an interface with room
-		if _, err := s.writeDatagrams([]Datagram{{make([]byte, 42), []byte("x")}}); err != nil {
+		one := []Datagram{{Headers: make([]byte, 42), Payload: []byte("x")}}
+		if _, err := s.writeDatagrams(one); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,30 +12,40 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // datagram is the headers of n bytes from a host's port 7 to another's port 53, without checksums.
 func datagram(from, to *host, v6 bool, n int) []byte {
+	at := to.v4
+	if v6 {
+		at = to.v6
+	}
+	return datagramTo(from, to.ep.LinkAddress(), at, n)
+}
+
+// datagramTo is datagram for a host that is not one of ours.
+func datagramTo(from *host, mac tcpip.LinkAddress, to netip.Addr, n int) []byte {
 	udp := make([]byte, hdr.UDPLen)
 	header.UDP(udp).Encode(&header.UDPFields{SrcPort: 7, DstPort: 53,
 		Length: uint16(hdr.UDPLen + n)})
 	eth := make([]byte, hdr.EthLen)
-	fields := header.EthernetFields{SrcAddr: from.ep.LinkAddress(),
-		DstAddr: to.ep.LinkAddress(), Type: hdr.TypeIPv4}
+	fields := header.EthernetFields{SrcAddr: from.ep.LinkAddress(), DstAddr: mac,
+		Type: hdr.TypeIPv4}
 	var ip []byte
-	if v6 {
+	if to.Is6() {
 		fields.Type, ip = hdr.TypeIPv6, make([]byte, hdr.IPv6Len)
 		header.IPv6(ip).Encode(&header.IPv6Fields{
 			PayloadLength: uint16(hdr.UDPLen + n), TransportProtocol: hdr.ProtoUDP, HopLimit: 64,
 			SrcAddr: tcpip.AddrFromSlice(from.v6.AsSlice()),
-			DstAddr: tcpip.AddrFromSlice(to.v6.AsSlice()),
+			DstAddr: tcpip.AddrFromSlice(to.AsSlice()),
 		})
 	} else {
 		ip = make([]byte, hdr.IPv4Len)
 		header.IPv4(ip).Encode(&header.IPv4Fields{
 			TotalLength: uint16(hdr.IPv4Len + hdr.UDPLen + n), TTL: 64, Protocol: hdr.ProtoUDP,
 			SrcAddr: tcpip.AddrFromSlice(from.v4.AsSlice()),
-			DstAddr: tcpip.AddrFromSlice(to.v4.AsSlice()),
+			DstAddr: tcpip.AddrFromSlice(to.AsSlice()),
 		})
 	}
 	header.Ethernet(eth).Encode(&fields)
@@ -165,7 +175,7 @@ func TestDatagrams(t *testing.T) {
 	for i := range ports * each {
 		headers := datagram(a, b, false, 2)
 		header.UDP(headers[hdr.EthLen+hdr.IPv4Len:]).SetDestinationPort(uint16(53 + i%ports))
-		ds = append(ds, Datagram{headers, []byte{byte(i / ports), 0xa5}})
+		ds = append(ds, Datagram{Headers: headers, Payload: []byte{byte(i / ports), 0xa5}})
 	}
 	var conns []net.PacketConn
 	for i := range ports {
@@ -197,11 +207,92 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
+// TestDatagramsOfOne sends many datagrams by one call, which the NIC cuts up or, where it cannot or
+// takes less, the link: they are the same.
+func TestDatagramsOfOne(t *testing.T) {
+	for name, c := range map[string]struct {
+		s   setup
+		uso uint64 // packets for the NIC to cut up, of the 20,001 bytes
+	}{
+		"NIC":              {setup{}, 1},
+		"NIC, in a VLAN":   {setup{dv: dv.Config{NIC: dv.NIC{VLAN: 100}}}, 1},
+		"NIC, with little": {setup{caps: func(c *simnic.Caps) { c.MaxLSO = 1 << 13 }}, 3},
+		"link":             {setup{caps: func(c *simnic.Caps) { c.MaxLSO = 0 }}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t, c.s)
+			for _, v6 := range []bool{false, true} {
+				at := b.v4
+				if v6 {
+					at = b.v6
+				}
+				conn := b.udp(t, netip.AddrPortFrom(at, 53), netip.AddrPort{})
+				for _, n := range []int{0, 1, 1000, 1001, 2000, 20001} {
+					before, packets := a.ep.Stats(), a.stack.Stats().NICs.Tx.Packets.Value()
+					payload := patternOf(n)
+					d := Datagram{Headers: datagram(a, b, v6, n), Payload: payload, Segment: 1000}
+					want := max(1, (n+999)/1000)
+					if got := d.Count(); got != want {
+						t.Errorf("%d bytes are %d datagrams", n, got)
+					}
+					if m, err := a.ep.WriteDatagrams([]Datagram{d}); m != 1 || err != nil {
+						t.Fatalf("%d bytes: %v", n, err)
+					}
+					conn.SetReadDeadline(time.Now().Add(time.Minute))
+					var got []byte
+					for i := range want {
+						buf := make([]byte, 2000)
+						m, _, err := conn.ReadFrom(buf)
+						if err != nil || m != min(1000, n-len(got)) {
+							t.Fatalf("datagram %d of %d: %d bytes, %v", i, n, m, err)
+						}
+						got = append(got, buf[:m]...)
+					}
+					if !bytes.Equal(got, payload) {
+						t.Errorf("%d bytes: not what was sent", n)
+					}
+					s := a.ep.Stats()
+					if n == 20001 && (s.TxUSO-before.TxUSO != c.uso || s.TxLSO != s.TxUSO) ||
+						n <= 1000 && s.TxUSO != before.TxUSO || s.TxPackets-before.TxPackets <
+						max(1, c.uso*uint64(n/20001)) || a.stack.Stats().NICs.Tx.Packets.Value()-packets <
+						uint64(want) {
+						t.Errorf("%d bytes: %+v, before %+v", n, s, before)
+					}
+				}
+			}
+			if bad := b.ep.Stats().RxBadChecksum; bad != 0 {
+				t.Errorf("%d bad checksums", bad)
+			}
+			if v := a.nic.Violations(); len(v) != 0 {
+				t.Errorf("what no driver should do: %q", v)
+			}
+			for _, segment := range []int{1473, 3000} {
+				d := Datagram{Headers: datagram(a, b, false, 4000), Payload: make([]byte, 4000),
+					Segment: segment}
+				if n, err := a.ep.WriteDatagrams([]Datagram{d}); n != 0 ||
+					!is[*tcpip.ErrMessageTooLong](err) {
+					t.Errorf("datagrams of %d bytes: %d sent, %v", segment, n, err)
+				}
+			}
+		})
+	}
+}
+
+// patternOf is n bytes that differ.
+func patternOf(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+	return b
+}
+
 // TestDatagramsStop where the ring is full, or where a datagram is too long.
 func TestDatagramsStop(t *testing.T) {
 	a, b := pair(t, setup{dv: dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 256}}}})
-	small, long := Datagram{datagram(a, b, false, 1000), make([]byte, 1000)},
-		Datagram{datagram(a, b, false, 1473), make([]byte, 1477)}
+	small, long := Datagram{Headers: datagram(a, b, false, 1000),
+		Payload: make([]byte, 1000)},
+		Datagram{Headers: datagram(a, b, false, 1473), Payload: make([]byte, 1477)}
 	// a closed port would answer, after ARP
 	conn := b.udp(t, netip.AddrPortFrom(b.v4, 53), netip.AddrPort{})
 	before := a.ep.Stats().TxPackets

@@ -82,17 +82,17 @@ func (x *fastPath) countReceived(ip [2]*tcpip.IPStats, packets, bytes uint64) {
 	}
 }
 
-// countSent counts one packet that was sent without the network layer's help, and the bytes of its
-// frame.
-func (x *fastPath) countSent(v6 bool, bytes uint64) {
+// countSent counts packets that were sent without the network layer's help, and the bytes of their
+// frames.
+func (x *fastPath) countSent(v6 bool, packets, bytes uint64) {
 	ip := &x.ipv4
 	if v6 {
 		ip = &x.ipv6
 	}
 	for i, stats := range ip {
-		x.tx[i].Packets.Increment()
+		x.tx[i].Packets.IncrementBy(packets)
 		x.tx[i].Bytes.IncrementBy(bytes)
-		stats.PacketsSent.Increment()
+		stats.PacketsSent.IncrementBy(packets)
 	}
 }
 

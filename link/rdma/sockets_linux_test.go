@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
@@ -193,5 +194,59 @@ func TestOverPortDatagrams(t *testing.T) {
 	}
 	if s := h.ep.Stats(); s.RxFastPath == 0 || s.RxBadChecksum != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestOverPortCutDatagrams sends many datagrams to a kernel by one call: as one frame that the
+// kernel below the sockets cuts up.
+func TestOverPortCutDatagrams(t *testing.T) {
+	h, peer, port := overPort(t, packet.Config{}, Options{})
+	for _, at := range []string{"10.9.0.2:53", "[fd00::2]:53"} {
+		to := netip.MustParseAddrPort(at)
+		conn, err := peer.ListenPacket("udp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		client := h.udp(t, netip.AddrPort{}, to) // resolves the neighbour
+		if _, err := client.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
+		buf := make([]byte, 2000)
+		if _, _, err := conn.ReadFrom(buf); err != nil {
+			t.Fatal(err)
+		}
+		var mac tcpip.LinkAddress
+		if err := peer.Do(func() error {
+			ifi, err := net.InterfaceByName("eth0")
+			if err == nil {
+				mac = tcpip.LinkAddress(ifi.HardwareAddr)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		payload := patternOf(20001)
+		d := Datagram{Headers: datagramTo(h, mac, to.Addr(), len(payload)), Payload: payload,
+			Segment: 1000}
+		before := port.Stats().Tx[0].GSO
+		if n, terr := h.ep.WriteDatagrams([]Datagram{d}); n != 1 || terr != nil {
+			t.Fatal(terr)
+		}
+		var got []byte
+		for len(got) < len(payload) {
+			n, _, err := conn.ReadFrom(buf)
+			if err != nil || n != min(1000, len(payload)-len(got)) {
+				t.Fatalf("%v: %d bytes behind %d, %v", at, n, len(got), err)
+			}
+			got = append(got, buf[:n]...)
+		}
+		if !bytes.Equal(got, payload) {
+			t.Errorf("%v: not what was sent", at)
+		}
+		if n := port.Stats().Tx[0].GSO - before; port.Tx(0).MaxDatagrams() > 0 && n != 1 {
+			t.Errorf("%v: %d frames for the kernel to cut up", at, n)
+		}
 	}
 }

@@ -28,6 +28,8 @@ func (q *polledQueue) Reclaim() int { return q.Reap() }
 func (q *polledQueue) Check() bool  { return false }
 func (q *polledQueue) Flush()       {}
 
+func (q *polledQueue) MaxDatagrams() int { return 0 }
+
 func (q *polledQueue) Reap() int {
 	q.polls++
 	if q.every == 0 || q.polls%q.every != 0 {

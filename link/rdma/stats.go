@@ -55,7 +55,8 @@ type Stats struct {
 	RxSteered, RxSentAway, RxSentAwayDropped uint64
 
 	TxPackets  uint64 // taken from the stack
-	TxLSO      uint64 // of these, left to the NIC to segment
+	TxLSO      uint64 // packets left to the NIC to segment
+	TxUSO      uint64 // of these, datagrams of one size
 	TxWaits    uint64 // waits for room: of a datagram, or of a segment as the backlog was full
 	TxDropped  uint64 // refused because there still was no room
 	TxResent   uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
@@ -161,7 +162,8 @@ type rxCounters struct {
 }
 
 type txCounters struct {
-	packets, lso, waits, dropped, errors   atomic.Uint64
+	packets, waits, dropped, errors        atomic.Uint64
+	lso, uso                               atomic.Uint64
 	filtered                               atomic.Uint64
 	backlogged, backlogMax, backlogDropped atomic.Uint64
 	frames                                 [backendKinds]atomic.Uint64
@@ -237,6 +239,7 @@ func (e *Endpoint) Stats() Stats {
 		c := &t.count
 		s.TxPackets += c.packets.Load()
 		s.TxLSO += c.lso.Load()
+		s.TxUSO += c.uso.Load()
 		s.TxWaits += c.waits.Load()
 		s.TxDropped += c.dropped.Load()
 		s.TxErrors += c.errors.Load()

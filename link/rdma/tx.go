@@ -298,7 +298,7 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 // describe makes s.packet the packet, whose views stay the caller's.
 func (s *sender) describe(pkt *gstack.PacketBuffer) {
 	p := &s.packet
-	p.Flags, p.MSS = 0, 0
+	p.Flags, p.MSS, p.UDP = 0, 0, false
 	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone && gso.NeedsCsum {
 		p.Flags = dv.TxL3Csum | dv.TxL4Csum
 		headers := pkt.HeaderSize()
@@ -361,16 +361,30 @@ func (s *sender) netstackError(err error) tcpip.Error {
 // ErrNotSupported if the NIC does not compute checksums or BindStack was not called,
 // ErrNoBufferSpace if the ring stays full.
 func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
-	one := [1]Datagram{{headers, payload}}
+	one := [1]Datagram{{Headers: headers, Payload: payload}}
 	_, err := e.WriteDatagrams(one[:])
 	return err
 }
 
-// Datagram holds what WriteDatagram sends.
-type Datagram struct{ Headers, Payload []byte }
+// Datagram holds what WriteDatagram sends, or, with Segment, several datagrams of so many bytes of
+// payload each, of which the last may be shorter. Headers are then those of one datagram with all
+// of the payload, and their lengths are changed. The NIC cuts up what it can; see cutDatagrams.
+type Datagram struct {
+	Headers, Payload []byte
+	Segment          int
+}
+
+// Count returns how many datagrams go out.
+func (d *Datagram) Count() int {
+	if d.Segment <= 0 || len(d.Payload) <= d.Segment {
+		return 1
+	}
+	return (len(d.Payload) + d.Segment - 1) / d.Segment
+}
 
 // WriteDatagrams is WriteDatagram for several, in order, with one doorbell for as many as go to one
-// queue in a row. It returns how many were taken; the error is that of the next one.
+// queue in a row. It returns how many were taken; the error is that of the next one, of which the
+// first segments may have been sent.
 func (e *Endpoint) WriteDatagrams(ds []Datagram) (int, tcpip.Error) {
 	x := e.fastPath.Load()
 	switch {
@@ -408,8 +422,9 @@ func (e *Endpoint) datagramQueue(d *Datagram) *sender {
 
 func (x *fastPath) countDatagrams(ds []Datagram) {
 	for i := range ds {
-		x.countSent(ds[i].Headers[hdr.EthLen]>>4 == 6,
-			uint64(len(ds[i].Headers)+len(ds[i].Payload)))
+		d, n := &ds[i], ds[i].Count()
+		x.countSent(d.Headers[hdr.EthLen]>>4 == 6, uint64(n),
+			uint64(n*len(d.Headers)+len(d.Payload)))
 	}
 }
 
@@ -421,14 +436,14 @@ func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 	var err error
 	sent := 0
 	for sent < len(ds) {
-		if err = s.awaitDatagram(&ds[sent]); err != nil {
-			s.refuseDatagram(&ds[sent], err)
+		d := ds[sent]
+		if err = s.awaitDatagram(&d); err != nil {
+			s.refuseDatagram(&d, err)
 			break
 		}
 		sent++
 	}
 	s.flush()
-	s.count.packets.Add(uint64(sent))
 	return sent, s.netstackError(err)
 }
 
@@ -437,54 +452,113 @@ type filteredError string
 
 func (e filteredError) Error() string { return string(e) }
 
-// awaitDatagram posts a datagram, waiting for room if need be.
+// awaitDatagram posts what d stands for, piece by piece, waiting for room if need be. What has not
+// been posted stays in d.
 func (s *sender) awaitDatagram(d *Datagram) error {
 	if why := s.filtered(d.Headers); why != "" {
 		return filteredError(why)
 	}
-	err := s.tryDatagram(d.Headers, d.Payload)
-	if err == dv.ErrRingFull {
-		s.count.waits.Add(1)
-		for w := s.startWait(fullRingWait); err == dv.ErrRingFull && s.makeRoom(&w); {
-			err = s.tryDatagram(d.Headers, d.Payload)
+	if !s.fitsPort(d) {
+		return dv.ErrFrameSize
+	}
+	for {
+		n, err := s.tryDatagram(d)
+		if err == dv.ErrRingFull {
+			s.count.waits.Add(1)
+			for w := s.startWait(fullRingWait); err == dv.ErrRingFull && s.makeRoom(&w); {
+				n, err = s.tryDatagram(d)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		s.count.packets.Add(1)
+		if d.Payload = d.Payload[n:]; len(d.Payload) == 0 {
+			return nil
 		}
 	}
-	return err
 }
 
-// tryDatagram posts a datagram unless it is others' turn.
-func (s *sender) tryDatagram(headers, payload []byte) error {
-	size := len(headers) + len(payload)
-	if !s.backlog.empty() && !s.backlog.mayBypass(size) {
-		return dv.ErrRingFull
+// fitsPort reports whether the datagrams that are cut off d are no longer than the port takes. Of
+// others the queue knows.
+func (s *sender) fitsPort(d *Datagram) bool {
+	if d.Count() == 1 {
+		return true
 	}
-	err := s.postDatagram(headers, payload)
+	limit := &s.limits.v4
+	if d.Headers[hdr.EthLen]>>4 == 6 {
+		limit = &s.limits.v6
+	}
+	most := int(limit.Load()) + hdr.EthLen - len(d.Headers)
+	return most <= 0 || d.Segment <= most
+}
+
+// Datagrams of one call, all of one size but for the last, go to the NIC as one packet that it cuts
+// up (USO), and to the kernel below packet sockets likewise (VIRTIO_NET_HDR_GSO_UDP_L4). A queue
+// says how many bytes of payload it takes so; where it takes none they are posted one by one.
+
+// cutDatagrams returns how many bytes of d's payload are posted next: what the queue cuts up, or
+// one datagram.
+func (s *sender) cutDatagrams(d *Datagram) int {
+	if d.Count() == 1 {
+		return len(d.Payload)
+	}
+	size := d.Segment
+	if most := s.q.MaxDatagrams(); most >= len(d.Payload) {
+		return len(d.Payload)
+	} else if most > size {
+		size = most / size * size
+	}
+	return size
+}
+
+// tryDatagram posts the next of what d stands for unless it is others' turn, and returns how many
+// bytes of payload that was.
+func (s *sender) tryDatagram(d *Datagram) (int, error) {
+	n := s.cutDatagrams(d)
+	size := len(d.Headers) + n
+	if !s.backlog.empty() && !s.backlog.mayBypass(size) {
+		return 0, dv.ErrRingFull
+	}
+	if d.Segment > 0 {
+		hdr.SetDatagramLength(d.Headers, n)
+	}
+	err := s.postDatagram(d.Headers, d.Payload[:n], d.Segment)
 	if err == nil {
 		s.backlog.bypassed += size
 	}
-	return err
+	return n, err
 }
 
-func (s *sender) postDatagram(headers, payload []byte) error {
+func (s *sender) postDatagram(headers, payload []byte, segment int) error {
 	if s.q.Free() < s.reserve+dv.MaxBlocks {
 		return dv.ErrRingFull
 	}
-	s.describeDatagram(headers, payload)
+	s.describeDatagram(headers, payload, segment)
 	err := s.q.Post(&s.packet)
 	if taps := s.taps.Load(); taps != nil && err == nil {
 		s.capturePosted(*taps)
 	}
 	clear(s.packet.Bufs)
-	if err == nil {
-		s.posted++
+	if err != nil {
+		return err
 	}
-	return err
+	s.posted++
+	if s.packet.MSS > 0 {
+		s.count.lso.Add(1)
+		s.count.uso.Add(1)
+	}
+	return nil
 }
 
-// describeDatagram makes s.packet the datagram, whose slices stay the caller's.
-func (s *sender) describeDatagram(headers, payload []byte) {
+// describeDatagram makes s.packet the datagram, or several of segment bytes of payload, whose
+// slices stay the caller's.
+func (s *sender) describeDatagram(headers, payload []byte, segment int) {
 	hdr.LabelFlow(headers, s.label)
 	p := &s.packet
 	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers, payload)
+	if p.UDP = segment > 0 && len(payload) > segment; p.UDP {
+		p.MSS, p.HdrLen = segment, len(headers)
+	}
 	s.addVLAN()
 }

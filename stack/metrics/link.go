@@ -34,6 +34,8 @@ func (p *page) link(st *stack.Stack) {
 		of(l.RxWaiting))
 	count("tx_segmented_packets_total", "Sent packets that were left to the NIC to segment.",
 		l.TxLSO)
+	count("tx_segmented_datagrams_total",
+		"Of these, packets of datagrams of one size (UDP_SEGMENT).", l.TxUSO)
 	count("tx_waits_total", "Waits of a sender for room in a send queue.", l.TxWaits)
 	p.family(gauge, "tx_backlog_segments", "Segments that wait for room in a send queue.",
 		of(l.TxBacklog))

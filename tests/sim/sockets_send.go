@@ -29,7 +29,12 @@ const (
 	headCopied = 128
 	// maxPosted is how many frames are posted or wait at most.
 	maxPosted = 128
+	// maxDatagrams is the most UDP payload of an IPv4 packet, in bytes.
+	maxDatagrams = 65507
 )
+
+// MaxDatagrams implements packet.Sender.
+func (q *txSocket) MaxDatagrams() int { return maxDatagrams }
 
 // Post implements packet.Sender.
 func (q *txSocket) Post(f *packet.TxFrame) error {
@@ -69,7 +74,10 @@ func (p *postedFrame) frame() frame.Frame {
 	f.CsumStart, f.CsumOffset = uint16(h.L4At), uint16(h.ChecksumAt()-h.L4At)
 	if p.GSOSize > 0 {
 		f.MSS, f.GSO = uint16(p.GSOSize), frame.GSOTCPv4
-		if h.EtherType == frame.EtherIPv6 {
+		switch {
+		case h.Proto == frame.ProtoUDP:
+			f.GSO = frame.GSOUDP
+		case h.EtherType == frame.EtherIPv6:
 			f.GSO = frame.GSOTCPv6
 		}
 	}

@@ -78,3 +78,15 @@ func (p *Packet) Seal(frame []byte) {
 	tcp[16], tcp[17] = 0, 0
 	binary.BigEndian.PutUint16(tcp[16:], ^checksum.Checksum(tcp, p.pseudoSum(frame, len(tcp))))
 }
+
+// SetDatagramLength makes the lengths in headers, which are Ethernet, IP without options or
+// extensions, and UDP, those of a datagram with n bytes of payload.
+func SetDatagramLength(headers []byte, n int) {
+	ip, udp := headers[EthLen:], headers[len(headers)-UDPLen:]
+	if ip[0]>>4 == 4 {
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)+n))
+	} else {
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-IPv6Len+n))
+	}
+	binary.BigEndian.PutUint16(udp[4:], uint16(UDPLen+n))
+}
