@@ -106,6 +106,11 @@ var layers = map[string]layer{
 		tests:  []string{netlink, "cmd/rdma-netstack/lab"}},
 	// which packets of a link go further
 	"link/filter": {module: []string{"clock"}},
+	// frames by AF_XDP sockets, and by packet sockets beside them
+	"link/xdp": {module: []string{"link/packet", "internal/mmio", "clock"},
+		others: []string{xsys, netlink},
+		only:   map[string][]string{xsys: {"*_linux.go", "*_unsafe.go"}, netlink: {"*_linux.go"}},
+		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges"}},
 	// pcapng files of the frames of a link; x/net: programs of tcpdump's
 	"link/capture": {module: []string{"clock"}, others: []string{xnet}},
 	"link/rdma": {
@@ -125,8 +130,8 @@ var layers = map[string]layer{
 		module: []string{"link/rdma", "internal/netlink", "clock"}, others: []string{xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}},
 	},
-	// opens rings, those of bonds, or packet sockets; no gVisor
-	"link/uplink": {module: []string{"dv", "link/rdma", "link/packet", "link/failover",
+	// opens rings, those of bonds, or sockets; no gVisor
+	"link/uplink": {module: []string{"dv", "link/rdma", "link/packet", "link/xdp", "link/failover",
 		"internal/hostnet", "clock"}, others: []string{xsys}},
 	"link/rdma/internal/tcpfix": {
 		module: []string{"link/rdma/internal/hdr", "internal/random"}, others: []string{gvisor},
@@ -139,7 +144,7 @@ var layers = map[string]layer{
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/filter", "link/packet",
-			"link/failover", "link/uplink",
+			"link/failover", "link/uplink", "link/xdp",
 			"dv", "stack/internal/addrconf", "stack/internal/dhcp", "stack/internal/env",
 			"stack/internal/handover", "stack/internal/backing", "stack/internal/resolver",
 			"internal/hostnet",
@@ -289,6 +294,7 @@ var unsafeFiles = []string{
 	"dv/uverbs/kernel_linux_unsafe.go", // the ioctl
 	"tests/vm/pcie/*_unsafe.go",        // memory of a virtual machine
 	"link/packet/mmsg_linux_unsafe.go", // recvmmsg, sendmmsg
+	"link/xdp/kernel_linux_unsafe.go",  // bpf, getsockopt, rings that the kernel shares
 	"privileges/*_linux_unsafe.go",     // seccomp, capset, Landlock
 	// the pools of package buffer, and the bytes of its chunks
 	"link/rdma/internal/chunkmem/*_unsafe.go", "link/rdma/internal/chunkmem/*_unsafe_test.go",

@@ -41,6 +41,29 @@ type Interface interface {
 	Close() error
 }
 
+// Netdev is an [Interface] on a netdev of Linux: a [*Port], or what has further sockets on it
+// (package link/xdp).
+type Netdev interface {
+	Interface
+	MTUTeller
+	// Driver is the name of the netdev's driver, "" if it has none.
+	Driver() string
+	// SetMAC notes that the netdev has another MAC now, which is ours, too; SetPorts and
+	// ChangePorts say which ports of its addresses are ours. They are for Config.Host.
+	SetMAC(mac net.HardwareAddr) error
+	SetPorts(list []Ports) error
+	ChangePorts(added, removed []Ports) error
+	// Stats returns all counters. They are not taken at one instant.
+	Stats() Stats
+}
+
+// Joined is an [Interface] whose receive queues bring a part of the frames. Those of Beside, which
+// nobody else reads, bring the rest; all else of it is not to be used.
+type Joined interface {
+	Interface
+	Beside() Interface
+}
+
 // MTUTeller is an [Interface] whose MTU may change while it is open.
 type MTUTeller interface {
 	// MTUChanged returns a channel that gets a token when MTU changes, unless it still holds one.
@@ -82,4 +105,4 @@ type Sender interface {
 	Retry() (gone int)
 }
 
-var _ Interface = (*Port)(nil)
+var _ Netdev = (*Port)(nil)

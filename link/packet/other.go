@@ -2,24 +2,10 @@
 
 package packet
 
-import (
-	"errors"
-	"net"
-)
+import "errors"
 
 // Port needs linux.
-type Port struct{ port }
-
-// port says what nothing implements here.
-type port interface {
-	Interface
-	MTUTeller
-	Driver() string
-	SetMAC(net.HardwareAddr) error
-	SetPorts([]Ports) error
-	ChangePorts(added, removed []Ports) error
-	Stats() Stats
-}
+type Port struct{ Netdev }
 
 // Open needs linux.
 func Open(Config) (*Port, error) { return nil, errors.ErrUnsupported }

@@ -4,6 +4,8 @@ package packet
 type Stats struct {
 	Rx []RxStats
 	Tx []TxStats
+	// XDP describes the AF_XDP sockets whose queues come first in Rx; nil: there are none.
+	XDP *XDPStats
 	// LinkUp gives the state of interface and carrier as last told, LinkChanges how often it
 	// changed.
 	LinkUp      bool
@@ -11,6 +13,21 @@ type Stats struct {
 	// FragmentsDropped counts fragments of a port with the host's MAC that were kept in vain: the
 	// others of their datagram did not come in time, or there was no room.
 	FragmentsDropped uint64
+}
+
+// XDPStats says how an interface is served through AF_XDP (package link/xdp).
+type XDPStats struct {
+	// Queues is how many receive queues of AF_XDP there are, Bound how many of them have a socket
+	// on a queue of the interface. What comes by other queues arrives by packet sockets.
+	Queues, Bound int
+	// NetdevQueues is by how many queues the interface receives.
+	NetdevQueues int
+	// ZeroCopy says that the NIC writes to our memory; else the kernel copies.
+	ZeroCopy bool
+	// SendsByRings says that frames leave by AF_XDP, too; else by packet sockets.
+	SendsByRings bool
+	// Lacking says why queues have no socket of ours, "" if all have one.
+	Lacking string
 }
 
 // RxStats counts what one queue received.
@@ -21,16 +38,21 @@ type RxStats struct {
 	Merged uint64
 	// Split counts datagrams that came several in one frame, which is not counted.
 	Split uint64
-	// Calls is system calls, Hits those that returned frames, Waits the times of waiting.
+	// Calls is system calls, of AF_XDP looks at the ring, Hits those that returned frames, Waits
+	// the times of waiting.
 	Calls, Hits, Waits uint64
 	// AsleepNanos gives the nanoseconds of waiting, with those of a wait that is going on.
 	AsleepNanos uint64
-	// Dropped by the kernel for want of room in the socket's buffer (PACKET_STATISTICS).
+	// Dropped by the kernel for want of room in the socket's buffer (PACKET_STATISTICS), or in the
+	// ring of AF_XDP (XDP_STATISTICS).
 	Dropped uint64
 	// TooLong frames, above 64 KiB, and Malformed ones, which the kernel could not describe.
 	TooLong, Malformed uint64
 	// Discarded by Mute.
 	Discarded uint64
+	// Stalls says how often the driver, or the kernel, has found no memory of ours to receive into
+	// (AF_XDP).
+	Stalls uint64
 	// Unclaimed frames were for the host's MAC, and are Linux's: see Config.Host.
 	Unclaimed uint64
 }

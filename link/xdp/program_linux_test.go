@@ -1,0 +1,308 @@
+package xdp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+)
+
+const xdpRedirect = 4
+
+// loaded is a program with maps of its own, in which every queue has a socket.
+type loaded struct {
+	program     int
+	macs, ports int
+}
+
+func loadFor(t testing.TB, mac []byte, vlan uint16, host bool) *loaded {
+	t.Helper()
+	need.Root(t)
+	l := &loaded{}
+	sockets, err := newMap(mapSockets, 4, 4, 1, 0, "sockets")
+	must(t, err)
+	s, err := newSocket(SendSockets)
+	must(t, err)
+	must(t, putElement(sockets, nativeBytes(0), nativeBytes(uint32(s.fd))))
+	program := ownMACProgram([6]byte(mac), vlan, sockets)
+	if host {
+		l.macs, err = newMap(mapArray, 4, 8, 1, 0, "mac")
+		must(t, err)
+		l.ports, err = newMap(mapHash, portKeyLen, 4, 1000, mapNoPreallocation, "ports")
+		must(t, err)
+		must(t, putElement(l.macs, nativeBytes(0), append(slices.Clone(mac), 0, 0)))
+		program = hostProgram(hostMaps{l.macs, l.ports, sockets})
+	}
+	l.program, err = loadProgram(program)
+	must(t, err)
+	t.Cleanup(func() {
+		must(t, s.closeSocket())
+		for _, fd := range []int{sockets, l.program, l.macs, l.ports} {
+			if fd != 0 {
+				must(t, unix.Close(fd))
+			}
+		}
+	})
+	return l
+}
+
+// run has the kernel run the program on a frame (BPF_PROG_TEST_RUN) and reports whether it was led
+// to a socket.
+func (l *loaded) run(t testing.TB, frame []byte) bool {
+	t.Helper()
+	const cmdTestRun, atResult = 10, 4
+	r := new(request).addFields(uint32(l.program), 0, uint32(len(frame)), 0).addAddress(frame).
+		addAddress(nil).addFields(1, 0, 0, 0).addAddress(nil).addAddress(nil).addFields(0, 0, 0)
+	_, err := r.callKernel(cmdTestRun)
+	must(t, err)
+	switch result := binary.NativeEndian.Uint32(r.bytes[atResult:]); result {
+	case xdpRedirect:
+		return true
+	case xdpPass:
+		return false
+	default:
+		t.Fatalf("the program returned %d", result)
+		return false
+	}
+}
+
+// minFrame is the shortest frame that the kernel runs a program on.
+const minFrame = ethLen
+
+// modelOwnMAC is what ownMACProgram is to decide.
+func modelOwnMAC(f, mac []byte, vlan uint16) bool {
+	if len(f) < 14 || !bytes.Equal(f[:6], mac) {
+		return false
+	}
+	kind := int(f[12])<<8 | int(f[13])
+	if vlan == 0 {
+		return kind != 0x8100 && kind != 0x88a8
+	}
+	return kind == 0x8100 && len(f) >= 18 && (uint16(f[14])<<8|uint16(f[15]))%4096 == vlan
+}
+
+// modelHost is what hostProgram is to decide.
+func modelHost(f, mac []byte, ports []packet.Ports) bool {
+	if len(f) < 34 || !bytes.Equal(f[:6], mac) {
+		return false
+	}
+	var to netip.Addr
+	var proto byte
+	var rest []byte
+	switch int(f[12])<<8 | int(f[13]) {
+	case 0x0800:
+		header := int(f[14]&15) * 4
+		if f[20]&0x3f != 0 || f[21] != 0 || header < 20 || len(f) < 14+header {
+			return false
+		}
+		to, proto, rest = netip.AddrFrom4([4]byte(f[30:34])), f[23], f[14+header:]
+	case 0x86dd:
+		if len(f) < 54 {
+			return false
+		}
+		to, proto, rest = netip.AddrFrom16([16]byte(f[38:54])), f[20], f[54:]
+	default:
+		return false
+	}
+	if !(proto == 6 && len(rest) >= 20 || proto == 17 && len(rest) >= 8) {
+		return false
+	}
+	port := uint16(rest[2])<<8 | uint16(rest[3])
+	return slices.ContainsFunc(ports, func(p packet.Ports) bool {
+		return p.UDP == (proto == 17) && p.Addr == to && p.First <= port && port <= p.Last
+	})
+}
+
+var modelPorts = []packet.Ports{
+	{Addr: ourIP.Addr(), First: 80, Last: 80},
+	{Addr: ourIP.Addr(), First: 8256, Last: 8700, UDP: true},
+	{Addr: ourIPv6.Addr(), First: 443, Last: 443, UDP: true},
+	{Addr: ourIPv6.Addr(), First: 512, Last: 767},
+}
+
+// seedFrames are frames of every kind that the programs tell apart, and some near them.
+func seedFrames() (frames [][]byte) {
+	for _, a := range [][2]netip.Addr{{peerIP.Addr(), ourIP.Addr()}, {peerIPv6.Addr(),
+		ourIPv6.Addr()}, {peerIP.Addr(), peerIP.Addr()}} {
+		for _, port := range []uint16{79, 80, 443, 511, 512, 600, 767, 768, 8255, 8256, 8500, 8700,
+			8701} {
+			frames = append(frames,
+				ipFrame(ourMAC, a[0], a[1], protoTCP, tcp(1, port, 2, payload(3))),
+				ipFrame(ourMAC, a[0], a[1], protoUDP, udp(1, port, nil)),
+				ipFrame(netdev, a[0], a[1], protoTCP, tcp(1, port, 2, nil)))
+		}
+		whole := ipFrame(ourMAC, a[0], a[1], protoTCP, tcp(1, 80, 2, nil))
+		for n := minFrame; n < len(whole); n++ {
+			frames = append(frames, whole[:n])
+		}
+		datagram := ipFrame(ourMAC, a[0], a[1], protoUDP, udp(1, 8256, nil))
+		for n := len(datagram) - udpLen; n < len(datagram); n++ {
+			frames = append(frames, datagram[:n])
+		}
+		frames = append(frames, ipFrame(ourMAC, a[0], a[1], 1, payload(40)))
+	}
+	for _, change := range []func(f []byte){
+		func(f []byte) { f[20] = 0x20 },         // more fragments
+		func(f []byte) { f[21] = 1 },            // an offset
+		func(f []byte) { f[20] = 0x40 },         // do not fragment
+		func(f []byte) { f[14] = 0x44 },         // a header that is too short
+		func(f []byte) { f[14] = 0x46 },         // options
+		func(f []byte) { f[14] = 0x4f },         // more options than there are bytes
+		func(f []byte) { f[12] = 0x88 },         // another type
+		func(f []byte) { f[5] ^= 1 },            // another MAC
+		func(f []byte) { f[0] ^= 1 },            // a group
+		func(f []byte) { f[33]++ },              // another address
+		func(f []byte) { f[23] = 132 },          // SCTP
+		func(f []byte) { f[36], f[37] = 80, 0 }, // the port's bytes in the other order
+	} {
+		f := ipFrame(ourMAC, peerIP.Addr(), ourIP.Addr(), protoTCP, tcp(1, 80, 2, payload(40)))
+		change(f)
+		frames = append(frames, f)
+	}
+	for _, tci := range []uint16{0, 5, 3<<13 | 5, 6, 0x0505} {
+		for _, kind := range []uint16{typeVLAN, typeServiceVLAN} {
+			frames = append(frames, ethernet(ourMAC, peerMAC, kind,
+				append(binary.BigEndian.AppendUint16(nil, tci), payload(50)...)))
+		}
+	}
+	return append(frames, ethernet(ourMAC, peerMAC, experimental, nil),
+		ethernet(ourMAC, peerMAC, typeVLAN, []byte{0, 5}))
+}
+
+// programs are one of each kind, with the model of its decision.
+func programs(t testing.TB) map[*loaded]func(f []byte) bool {
+	host := loadFor(t, ourMAC, 0, true)
+	for _, p := range modelPorts {
+		for _, k := range keysOf(p) {
+			must(t, putElement(host.ports, k[:], nativeBytes(1)))
+		}
+	}
+	own := func(vlan uint16) func(f []byte) bool {
+		return func(f []byte) bool { return modelOwnMAC(f, ourMAC, vlan) }
+	}
+	return map[*loaded]func(f []byte) bool{
+		loadFor(t, ourMAC, 0, false): own(0),
+		loadFor(t, ourMAC, 5, false): own(5),
+		host: func(f []byte) bool {
+			return modelHost(f, ourMAC, modelPorts)
+		},
+	}
+}
+
+// TestDecisions runs the programs on frames of every kind, and on 20,000 that differ from these in
+// a few bytes.
+func TestDecisions(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	seeds := seedFrames()
+	for program, model := range programs(t) {
+		ours, others := 0, 0
+		check := func(f []byte) {
+			got := program.run(t, f)
+			if want := model(f); got != want {
+				t.Fatalf("ours: %v, want %v: % x", got, want, f)
+			}
+			if got {
+				ours++
+			} else {
+				others++
+			}
+		}
+		for _, f := range seeds {
+			check(f)
+		}
+		for range 20000 {
+			f := slices.Clone(seeds[random.IntN(len(seeds))])
+			for range 1 + random.IntN(3) {
+				f[random.IntN(min(len(f), 60))] = byte(random.Uint32())
+			}
+			check(f[:minFrame+random.IntN(len(f)-minFrame+1)])
+		}
+		if ours < 20 || others < 20 {
+			t.Errorf("%d frames ours, %d not: the seeds show nothing", ours, others)
+		}
+	}
+}
+
+// FuzzDecisions compares the programs with the models.
+func FuzzDecisions(f *testing.F) {
+	all := programs(f)
+	for _, frame := range seedFrames() {
+		f.Add(frame)
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		if len(frame) < minFrame || len(frame) > 2000 {
+			return
+		}
+		for program, model := range all {
+			if got, want := program.run(t, frame), model(frame); got != want {
+				t.Fatalf("ours: %v, want %v: % x", got, want, frame)
+			}
+		}
+	})
+}
+
+// TestQueueWithoutSocket: frames of a queue that has no socket are for Linux.
+func TestQueueWithoutSocket(t *testing.T) {
+	need.Root(t)
+	sockets, err := newMap(mapSockets, 4, 4, 1, 0, "sockets")
+	must(t, err)
+	defer unix.Close(sockets)
+	l := &loaded{}
+	l.program, err = loadProgram(ownMACProgram([6]byte(ourMAC), 0, sockets))
+	must(t, err)
+	defer unix.Close(l.program)
+	if l.run(t, ethernet(ourMAC, peerMAC, experimental, payload(50))) {
+		t.Error("a frame was led to a socket that there is not")
+	}
+}
+
+// TestProgramBytes holds programs against bytes that the kernel's verifier has taken and whose
+// decisions TestDecisions has looked at: an instruction a line.
+func TestProgramBytes(t *testing.T) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		need.That(t, "little-endian", errors.New("the bytes are those of such processors"))
+	}
+	for name, program := range map[string][]byte{
+		"own":  ownMACProgram([6]byte(ourMAC), 0, 3),
+		"vlan": ownMACProgram([6]byte(ourMAC), 5, 3),
+		"host": hostProgram(hostMaps{3, 4, 5}),
+	} {
+		var got bytes.Buffer
+		for b := range slices.Chunk(program, 8) {
+			got.WriteString(hex.EncodeToString(b) + "\n")
+		}
+		want, err := os.ReadFile("testdata/" + name + ".hex")
+		must(t, err)
+		if got.String() != string(want) {
+			t.Errorf("%s:\n%s", name, got.String())
+		}
+	}
+}
+
+func TestKeysOf(t *testing.T) {
+	for _, tt := range []struct {
+		first, last uint16
+		singles     int
+		blocks      int
+	}{{80, 80, 1, 0}, {256, 511, 0, 1}, {255, 512, 2, 1}, {0, 65535, 0, 256}, {65280, 65535, 0, 1},
+		{300, 400, 101, 0}} {
+		singles, blocks := 0, 0
+		for _, k := range keysOf(packet.Ports{Addr: ourIP.Addr(), First: tt.first, Last: tt.last}) {
+			blocks += int(k[keyBlock])
+			singles += 1 - int(k[keyBlock])
+		}
+		if singles != tt.singles || blocks != tt.blocks {
+			t.Errorf("%d to %d: %d ports and %d blocks", tt.first, tt.last, singles, blocks)
+		}
+	}
+}

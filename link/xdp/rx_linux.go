@@ -1,0 +1,204 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+)
+
+// RxQueue is the receiving side of an interface's queue. It has one owner, the goroutine that calls
+// Receive and Wait; Wake is for everybody. Until the queue has a socket nothing comes.
+type RxQueue struct {
+	port   *Port
+	index  int
+	socket *socket
+	woken  chan struct{} // capacity 1: a token for a Wait without a socket
+	bound  atomic.Bool   // file and raw are set, and the socket has the queue
+
+	file  *os.File
+	raw   syscall.RawConn
+	ready func(fd uintptr) bool // isReadable
+
+	// mu is the owner's, taken once per batch, so that Close finds the queue at rest.
+	mu     sync.Mutex
+	closed bool
+	last   counts // of the socket, once it is closed
+
+	frames, bytes, calls, hits, waits, discarded atomic.Uint64
+	asleep                                       *clock.Asleep
+}
+
+func newRxQueue(p *Port, index int, s *socket) *RxQueue {
+	q := &RxQueue{port: p, index: index, socket: s, woken: make(chan struct{}, 1),
+		asleep: clock.NewAsleep(clock.Clock{})}
+	q.ready = q.isReadable
+	return q
+}
+
+// useSocket uses the socket, which is bound. The descriptor is the file's then.
+func (q *RxQueue) useSocket() (err error) {
+	q.file = os.NewFile(uintptr(q.socket.fd), "AF_XDP socket of "+q.port.Name())
+	if q.raw, err = q.file.SyscallConn(); err != nil {
+		return err
+	}
+	q.bound.Store(true)
+	q.Wake()
+	return nil
+}
+
+// isReadable reports whether Wait may return.
+func (q *RxQueue) isReadable(uintptr) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || q.socket.countReceived() > 0 {
+		return true
+	}
+	q.socket.wakeDriver()
+	return false
+}
+
+// Index implements packet.Receiver.
+func (q *RxQueue) Index() int { return q.index }
+
+// Arm implements packet.Receiver: a look is one load.
+func (q *RxQueue) Arm() {}
+
+// Receive implements packet.Receiver.
+func (q *RxQueue) Receive(dst []packet.Frame) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || !q.bound.Load() {
+		return 0
+	}
+	s := q.socket
+	q.calls.Add(1)
+	s.returnHeld()
+	have := int(s.countReceived())
+	if have == 0 {
+		return 0
+	}
+	q.hits.Add(1)
+	n, size := min(have, len(dst)), 0
+	for i := range n {
+		dst[i] = packet.Frame{Data: s.takeFrame()}
+		size += len(dst[i].Data)
+		if q.port.cfg.VLAN != 0 {
+			takeTag(&dst[i])
+		}
+	}
+	s.releaseTaken()
+	if q.port.muted.Load() {
+		q.discarded.Add(uint64(n))
+		return 0
+	}
+	q.frames.Add(uint64(n))
+	q.bytes.Add(uint64(size))
+	return n
+}
+
+// takeTag takes the tag out of a frame, which the program has seen there.
+func takeTag(f *packet.Frame) {
+	f.VLAN = binary.BigEndian.Uint16(f.Data[atTag:])
+	f.Flags |= packet.RxTagged
+	copy(f.Data[vlanLen:], f.Data[:atType])
+	f.Data = f.Data[vlanLen:]
+}
+
+// dropReceived drops what has been received and not delivered.
+func (q *RxQueue) dropReceived() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || !q.bound.Load() {
+		return
+	}
+	n := q.socket.countReceived()
+	for range n {
+		q.socket.takeFrame()
+	}
+	q.socket.releaseTaken()
+	q.discarded.Add(uint64(n))
+}
+
+// Wait implements packet.Receiver.
+func (q *RxQueue) Wait() error {
+	if q.port.over.Load() {
+		return q.port.Err()
+	}
+	q.waits.Add(1)
+	q.asleep.Begin()
+	err := q.parkUntilReady()
+	q.asleep.End()
+	if q.port.over.Load() {
+		return q.port.Err()
+	}
+	return err
+}
+
+func (q *RxQueue) parkUntilReady() error {
+	if !q.bound.Load() {
+		select {
+		case <-q.woken:
+		case <-q.port.Done():
+		}
+		return nil
+	}
+	select {
+	case <-q.woken:
+	default:
+	}
+	err := q.raw.Read(q.ready)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = q.file.SetReadDeadline(time.Time{})
+	}
+	return err
+}
+
+// Wake implements packet.Receiver.
+func (q *RxQueue) Wake() {
+	select {
+	case q.woken <- struct{}{}:
+	default:
+	}
+	if q.bound.Load() {
+		_ = q.file.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// countsNow returns the kernel's counters.
+func (q *RxQueue) countsNow() counts {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return q.last
+	}
+	return q.socket.readCounts()
+}
+
+func (q *RxQueue) countersNow() packet.RxStats {
+	c := q.countsNow()
+	return packet.RxStats{Frames: q.frames.Load(), Bytes: q.bytes.Load(),
+		Calls: q.calls.Load(), Hits: q.hits.Load(), Waits: q.waits.Load(),
+		AsleepNanos: uint64(q.asleep.Total()), Dropped: c.dropped + c.ringFull,
+		Malformed: c.invalid, Discarded: q.discarded.Load(), Stalls: c.fillEmpty}
+}
+
+// closeQueue ends the queue and gives its memory back. Nobody sends by the socket any more.
+func (q *RxQueue) closeQueue() error {
+	q.Wake()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.last, q.closed = q.socket.readCounts(), true
+	if !q.bound.Load() {
+		return q.socket.closeSocket()
+	}
+	// The descriptor goes with the file, once a Read that goes on has returned. The kernel keeps
+	// pages that the NIC may still write to.
+	return errors.Join(q.file.Close(), q.socket.unmapAll())
+}

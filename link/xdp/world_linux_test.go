@@ -1,0 +1,378 @@
+package xdp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+)
+
+const ifname = "eth0"
+
+var (
+	ourMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x0a}
+	netdev   = net.HardwareAddr{2, 0, 0, 0, 0, 0x01}
+	peerMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 0x0b}
+	ourIP    = netip.MustParsePrefix("192.0.2.10/24")
+	peerIP   = netip.MustParsePrefix("192.0.2.1/24")
+	ourIPv6  = netip.MustParsePrefix("2001:db8::10/64")
+	peerIPv6 = netip.MustParsePrefix("2001:db8::1/64")
+)
+
+// world is a veth pair without offloads between two namespaces: ours, where ports are opened, and a
+// peer's, whose kernel knows our MAC by our addresses.
+type world struct{ ours, peer *lab.Net }
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	need.NetNS(t)
+	need.Root(t)
+	ethtool := need.Tool(t, "ethtool")
+	w := &world{}
+	for name, n := range map[string]**lab.Net{"ours": &w.ours, "peer": &w.peer} {
+		made, err := lab.New(name)
+		must(t, err)
+		t.Cleanup(func() { must(t, made.Close()) })
+		*n = made
+	}
+	must(t, lab.Cable(w.ours, ifname, w.peer, ifname))
+	for _, n := range []*lab.Net{w.ours, w.peer} {
+		must(t, n.Do(func() error {
+			out, err := exec.Command(ethtool, "-K", ifname, "tx", "off", "tso", "off", "gso", "off",
+				"rxvlan", "off", "txvlan", "off").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%s: %w", out, err)
+			}
+			return nil
+		}))
+	}
+	must(t, w.ours.Do(func() error { return lab.Up(ifname, lab.Setup{MAC: netdev}) }))
+	must(t, w.peer.Do(func() error {
+		if err := lab.Up(ifname, lab.Setup{MAC: peerMAC,
+			Addresses: []netip.Prefix{peerIP, peerIPv6}}); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(ifname)
+		if err != nil {
+			return err
+		}
+		for _, ip := range []netip.Prefix{ourIP, ourIPv6} {
+			if err := netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index,
+				State: netlink.NUD_PERMANENT, IP: ip.Addr().AsSlice(),
+				HardwareAddr: ourMAC}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	return w
+}
+
+// kinds are the ways to be on the interface, all of which keep the same promises.
+var kinds = []string{"packet sockets", "AF_XDP", "AF_XDP both ways"}
+
+// eachKind runs a test over each.
+func eachKind(t *testing.T, test func(t *testing.T, w *world, open opener)) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t)
+			test(t, w, func(cfg packet.Config) packet.Netdev {
+				if kind == kinds[0] {
+					var p *packet.Port
+					must(t, w.ours.Do(func() (err error) {
+						p, err = packet.Open(w.filled(cfg))
+						return err
+					}))
+					return w.ready(t, p)
+				}
+				options := Options{}
+				if kind == kinds[2] {
+					options.Send = SendRings
+				}
+				return w.open(t, Config{Config: cfg, Options: options})
+			})
+		})
+	}
+}
+
+// opener opens a port in our namespace.
+type opener func(packet.Config) packet.Netdev
+
+func (w *world) filled(cfg packet.Config) packet.Config {
+	cfg.Device = ifname
+	if cfg.MAC == nil && !cfg.Host {
+		cfg.MAC = ourMAC
+	}
+	return cfg
+}
+
+// open opens a port of this package's.
+func (w *world) open(t testing.TB, cfg Config) *Port {
+	t.Helper()
+	p, err := w.try(cfg)
+	must(t, err)
+	w.ready(t, p)
+	return p
+}
+
+func (w *world) try(cfg Config) (p *Port, err error) {
+	cfg.Config = w.filled(cfg.Config)
+	err = w.ours.Do(func() (err error) {
+		p, err = Open(cfg)
+		return err
+	})
+	return p, err
+}
+
+// ready waits for the carrier, without which the kernel drops what is sent.
+func (w *world) ready(t testing.TB, p packet.Netdev) packet.Netdev {
+	t.Helper()
+	t.Cleanup(func() { must(t, p.Close()) })
+	awaitLink(t, p, true)
+	return p
+}
+
+func awaitLink(t testing.TB, p packet.Netdev, up bool) {
+	t.Helper()
+	for deadline := time.After(20 * time.Second); p.LinkUp() != up; {
+		select {
+		case <-p.LinkChanged():
+		case <-deadline:
+			t.Fatalf("LinkUp %v", !up)
+		}
+	}
+}
+
+// rawSocket is a plain packet socket of the peer, which sends any frame and sees all.
+func (w *world) rawSocket(t testing.TB) (fd int) {
+	t.Helper()
+	must(t, w.peer.Do(func() error {
+		ifc, err := net.InterfaceByName(ifname)
+		if err != nil {
+			return err
+		}
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		timeout := unix.Timeval{Sec: 20}
+		all := binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL)
+		for _, err := range []error{
+			unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all),
+				Ifindex: ifc.Index}),
+		} {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+// nextFrom returns the next frame that a raw socket sees from a MAC address.
+func nextFrom(t testing.TB, fd int, src net.HardwareAddr) []byte {
+	t.Helper()
+	b := make([]byte, 70000)
+	for {
+		n, _, err := unix.Recvfrom(fd, b, 0)
+		must(t, err)
+		if n >= ethLen && net.HardwareAddr(b[6:12]).String() == src.String() {
+			return b[:n]
+		}
+	}
+}
+
+// setLink changes our end.
+func (w *world) setLink(t testing.TB, change func(netlink.Link) error) {
+	t.Helper()
+	must(t, w.ours.Do(func() error {
+		link, err := netlink.LinkByName(ifname)
+		if err != nil {
+			return err
+		}
+		return change(link)
+	}))
+}
+
+// queues are all receive queues of a port.
+func queues(p packet.Interface) (all []packet.Receiver) {
+	for i := range p.NumQueues() {
+		all = append(all, p.Rx(i))
+	}
+	if j, ok := p.(packet.Joined); ok {
+		all = append(all, queues(j.Beside())...)
+	}
+	return all
+}
+
+// reception is what all queues of a port have received, in order of each.
+type reception struct {
+	frames chan packet.Frame
+	ended  chan error
+	queues int
+}
+
+// receiveAll has a goroutine for each queue until the port is over.
+func receiveAll(p packet.Interface) *reception {
+	all := queues(p)
+	r := &reception{frames: make(chan packet.Frame, 10000), ended: make(chan error, len(all)),
+		queues: len(all)}
+	for _, q := range all {
+		go func() {
+			var batch [8]packet.Frame
+			for {
+				n := q.Receive(batch[:])
+				for _, f := range batch[:n] {
+					if isChatter(f.Data) {
+						continue
+					}
+					f.Data = append([]byte(nil), f.Data...)
+					r.frames <- f
+				}
+				if n > 0 {
+					continue
+				}
+				if err := q.Wait(); err != nil {
+					r.ended <- err
+					return
+				}
+			}
+		}()
+	}
+	return r
+}
+
+// isChatter reports whether a frame is what kernels tell each other unasked: neighbours, multicast
+// listeners.
+func isChatter(f []byte) bool {
+	const arp, hopByHop, icmpv6 = 0x0806, 0, 58
+	kind := binary.BigEndian.Uint16(f[atType:])
+	return kind == arp ||
+		kind == typeIPv6 && (f[atProtocol6] == hopByHop || f[atProtocol6] == icmpv6)
+}
+
+// next returns the next frame.
+func (r *reception) next(t testing.TB) packet.Frame {
+	t.Helper()
+	select {
+	case f := <-r.frames:
+		return f
+	case <-time.After(20 * time.Second):
+		t.Fatal("no frame came")
+		panic("unreachable")
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// experimental is an EtherType for tests (IEEE 802 local experimental).
+const experimental = 0x88b5
+
+// ethernet is a frame with an Ethernet header of its own.
+func ethernet(dst, src net.HardwareAddr, etherType uint16, payload []byte) []byte {
+	f := append(append([]byte(nil), dst...), src...)
+	return append(binary.BigEndian.AppendUint16(f, etherType), payload...)
+}
+
+// ip is an IP packet with a correct header checksum.
+func ip(src, dst netip.Addr, proto byte, payload []byte) []byte {
+	if src.Is6() {
+		h := make([]byte, ipv6Len)
+		h[0], h[6], h[7] = 0x60, proto, 64
+		binary.BigEndian.PutUint16(h[4:], uint16(len(payload)))
+		copy(h[8:], src.AsSlice())
+		copy(h[24:], dst.AsSlice())
+		return append(h, payload...)
+	}
+	h := make([]byte, ipv4Len)
+	h[0], h[8], h[9] = 0x45, 64, proto
+	binary.BigEndian.PutUint16(h[2:], uint16(ipv4Len+len(payload)))
+	copy(h[12:], src.AsSlice())
+	copy(h[16:], dst.AsSlice())
+	binary.BigEndian.PutUint16(h[10:], ^checksum(h))
+	return append(h, payload...)
+}
+
+// ipFrame is a frame with a packet of the peer's to us.
+func ipFrame(dst net.HardwareAddr, from, to netip.Addr, proto byte, payload []byte) []byte {
+	kind := uint16(typeIPv4)
+	if from.Is6() {
+		kind = typeIPv6
+	}
+	return ethernet(dst, peerMAC, kind, ip(from, to, proto, payload))
+}
+
+// tcp is a segment without a checksum.
+func tcp(srcPort, dstPort uint16, flags byte, payload []byte) []byte {
+	h := make([]byte, tcpLen)
+	binary.BigEndian.PutUint16(h, srcPort)
+	binary.BigEndian.PutUint16(h[2:], dstPort)
+	binary.BigEndian.PutUint32(h[4:], 1000)
+	h[12], h[13] = tcpLen/4<<4, flags
+	binary.BigEndian.PutUint16(h[14:], 65535)
+	return append(h, payload...)
+}
+
+// udp is a datagram without a checksum.
+func udp(srcPort, dstPort uint16, payload []byte) []byte {
+	h := make([]byte, udpLen)
+	binary.BigEndian.PutUint16(h, srcPort)
+	binary.BigEndian.PutUint16(h[2:], dstPort)
+	binary.BigEndian.PutUint16(h[4:], uint16(udpLen+len(payload)))
+	return append(h, payload...)
+}
+
+// checksum is a second implementation: the sum in 64 bits, folded at the end.
+func checksum(parts ...[]byte) uint16 {
+	total := uint64(0)
+	for _, b := range parts {
+		for i, c := range b {
+			total += uint64(c) << (8 * (1 - i%2))
+		}
+	}
+	for total > 0xffff {
+		total = total>>16 + total&0xffff
+	}
+	return uint16(total)
+}
+
+// sumOK verifies the TCP or UDP checksum of an untagged frame without options, and the IP header's.
+func sumOK(f []byte) bool {
+	at, addresses, proto := ethLen+ipv4Len, f[ethLen+12:ethLen+20], f[ethLen+9]
+	if f[ethLen]>>4 == 6 {
+		at, addresses, proto = ethLen+ipv6Len, f[ethLen+8:ethLen+40], f[ethLen+6]
+	} else if checksum(f[ethLen:at]) != 0xffff {
+		return false
+	}
+	length := len(f) - at
+	pseudo := []byte{0, proto, byte(length >> 8), byte(length)}
+	return checksum(addresses, pseudo, f[at:]) == 0xffff
+}
+
+// payload is n bytes that differ.
+func payload(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8)
+	}
+	return b
+}
