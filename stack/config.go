@@ -22,6 +22,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/link/xdp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
@@ -177,6 +178,10 @@ type UplinkOptions struct {
 	// Backend says what [Open] puts under the stack: BackendAuto (the default) takes packet sockets
 	// where NIC.Device has no rings. [New] does not look at it.
 	Backend Backend
+
+	// XDP says how BackendXDP sends, by packet sockets unless told otherwise, and whether it may
+	// receive without a copy.
+	XDP XDPOptions
 
 	// MaxOutage is for how long [Open]'s stack may be without a link before connections end, and
 	// new ones are refused, with ENETDOWN; listeners and UDP sockets stay, and serve again when the
@@ -342,6 +347,16 @@ const (
 	BackendAuto   = uplink.BackendAuto   // rings where NIC.Device has an mlx5 device, else packet
 	BackendRings  = uplink.BackendRings  // the rings of an mlx5 device, or an error
 	BackendPacket = uplink.BackendPacket // packet sockets on a netdev of any make
+	BackendXDP    = uplink.BackendXDP    // AF_XDP sockets where the driver has XDP, or an error
+)
+
+// XDPOptions says how BackendXDP moves frames.
+type XDPOptions = xdp.Options
+
+// The ways that BackendXDP sends.
+const (
+	XDPSendSockets = xdp.SendSockets // by packet sockets: the NIC or the kernel segments
+	XDPSendRings   = xdp.SendRings   // by AF_XDP
 )
 
 // The modes of receive queues.

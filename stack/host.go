@@ -49,8 +49,8 @@ type host struct {
 	following sync.Mutex // held while the host's configuration is taken over; before mu
 
 	mu   sync.RWMutex
-	link *packet.Port // guarded by mu, as is what follows; nil until the link is there
-	past uint64       // frames that links before it have received
+	link packet.Netdev // guarded by mu, as is what follows; nil until the link is there
+	past uint64        // frames that links before it have received
 	// pastFragments counts FragmentsDropped of links before it
 	pastFragments uint64
 	again         time.Time // when the netdev was opened again; zero: never
@@ -243,7 +243,7 @@ func (h *host) open(ctx context.Context, found hostnet.Network) error {
 }
 
 // Sockets returns the packet sockets that the ports are told to.
-func (h *host) Sockets() *packet.Port {
+func (h *host) Sockets() packet.Netdev {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.link
@@ -299,7 +299,7 @@ func (h *host) openLink(ctx context.Context) (link *rdma.Endpoint, err error) {
 	if err := s.cfg.checkDriver(&cfg.NIC); err != nil {
 		return nil, err
 	}
-	if h.link, err = packet.Open(cfg.PortConfig()); err != nil {
+	if h.link, err = cfg.OpenNetdev(cfg.PortConfig()); err != nil {
 		return nil, err
 	}
 	if s.uplink, err = uplink.Open(ctx, cfg); err != nil {

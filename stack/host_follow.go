@@ -350,7 +350,7 @@ func (h *host) setDevice(d backing.Device) error {
 
 // Reopen opens packet sockets on a netdev that has been made again and has an address. The caller
 // closes those before them.
-func (h *host) Reopen() (*packet.Port, error) {
+func (h *host) Reopen() (packet.Netdev, error) {
 	h.following.Lock()
 	defer h.following.Unlock()
 	found, err := h.read()
@@ -369,7 +369,7 @@ func (h *host) Reopen() (*packet.Port, error) {
 	from.Host = h
 	cfg := from.PortConfig()
 	cfg.Device, cfg.MTU = h.Name(), 0 // the netdev's MTU, which may be another
-	port, err := packet.Open(cfg)
+	port, err := from.ReopenNetdev(cfg)
 	if err != nil {
 		return nil, err
 	}

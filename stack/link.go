@@ -77,8 +77,17 @@ func (s *Stack) uplinkConfig() uplink.Config {
 		s.log.Warn("flows stay on the receive queues that they are on: the device refuses another "+
 			"table, and is asked again after 1 s to 1 min", "interface", s.name, "error", err)
 	}
+	reportXDP := func(err error) {
+		s.health.notice(reportRx, err)
+		if err == nil {
+			s.log.Info("every receive queue has an AF_XDP socket", "interface", s.name)
+			return
+		}
+		s.log.Warn("frames come by packet sockets, not AF_XDP", "interface", s.name, "error", err)
+	}
 	u, nic := s.cfg.Uplink, s.health.dumped(s.cfg.driverConfig(), s.addrs.AnnounceLater)
-	return uplink.Config{NIC: nic, Backend: u.Backend,
+	return uplink.Config{NIC: nic, Backend: u.Backend, XDP: u.XDP,
+		Successor: s.cfg.Predecessor != nil, XDPReport: reportXDP,
 		Fallback: u.Fallback, MaxOutage: u.MaxOutage, GracePeriod: u.GracePeriod,
 		OpenInterface: u.OpenInterface, Options: o, Ended: s.life.ctx,
 		HardwareAddr: s.HardwareAddr, UseDevice: s.handover.UseDevice, Changed: s.backendChanged,
@@ -141,7 +150,7 @@ func (s *Stack) Devices() []*dv.Device { return s.uplink.Devices() }
 
 // PacketPort returns the packet sockets underneath, for their counters; nil if there are none at
 // work, or what Config.Uplink.OpenInterface has made. It belongs to the stack.
-func (s *Stack) PacketPort() *packet.Port { return s.uplink.PacketPort() }
+func (s *Stack) PacketPort() packet.Netdev { return s.uplink.PacketPort() }
 
 // linkChanged makes the stack known on a link that is there again, which may be another one than
 // before.

@@ -110,7 +110,7 @@ func (f *macFollower) settle() {
 
 // change gives packet sockets, devices, link and netstack another MAC, or none of them.
 func (f *macFollower) change(before, mac net.HardwareAddr) error {
-	var port *packet.Port
+	var port packet.Netdev
 	if f.s.host != nil {
 		port = f.s.host.Sockets()
 		if err := port.SetMAC(mac); err != nil {

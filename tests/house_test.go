@@ -16,7 +16,7 @@ var most = struct {
 	stackFields:  29,
 	stackFiles:   16,
 	packageFiles: 36,
-	knobs:        55,
+	knobs:        56,
 	causativeHas: 0,
 	productLines: 94_315,
 	oneWord:      26.7,

@@ -90,7 +90,7 @@ func settings() []setting {
 			c.Stack.DNS, err = parseEach(v, netip.ParseAddr)
 			return err
 		}},
-		{"BACKEND", "auto, rings or packet", func(c *Config, v string) error {
+		{"BACKEND", "auto, rings, packet or xdp", func(c *Config, v string) error {
 			return c.Stack.Uplink.Backend.UnmarshalText([]byte(v))
 		}},
 		{"MAC", "a MAC address, or netdev", func(c *Config, v string) (err error) {

@@ -52,8 +52,8 @@ running.`,
 			deviceOrNetdevNames),
 		opt("address", "CIDR", f.slice.address, "with --device: address of the slice, as for "+
 			"serve http", addressWords),
-		opt("backend", "NAME", &f.slice.backend, "with --device: rings, packet or auto, as for "+
-			"serve http", backendWords),
+		opt("backend", "NAME", &f.slice.backend, "with --device: rings, packet, xdp or auto, as "+
+			"for serve http", backendWords),
 		opt("port", "N", &f.port, "with --device: TCP port of HTTP and UDP port of DNS"),
 		opt("host", "ADDR:PORT", serverAddress(&f.host), "with --slice: compare these two "+
 			"servers, which another machine runs"),

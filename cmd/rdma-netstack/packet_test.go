@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -35,6 +37,66 @@ func vethLab(t *testing.T) (server, client *lab.Net) {
 		t.Fatal(err)
 	}
 	return nets[0], nets[1]
+}
+
+// ordinaryFrames has senders compute checksums and send no segments above the MTU, as on a wire.
+func ordinaryFrames(t *testing.T, nets ...*lab.Net) {
+	t.Helper()
+	ethtool := need.Tool(t, "ethtool")
+	for _, n := range nets {
+		if err := n.Do(func() error {
+			out, err := exec.Command(ethtool, "-K", "veth0", "tx", "off", "tso", "off", "gso",
+				"off", "rxvlan", "off", "txvlan", "off").CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%s: %w", out, err)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestServeThroughXDP serves through AF_XDP, with a MAC of the server's own and on the host's
+// address.
+func TestServeThroughXDP(t *testing.T) {
+	for _, c := range []struct{ args, said, client, want string }{
+		{"http --address 192.0.2.10/24 --root .", "copies: the driver has no zero copy, 1 queue, " +
+			"sent by packet sockets", "curl -sS --max-time 30 http://192.0.2.10/page", "a page\n"},
+		{"http --address 192.0.2.10/24 --root . --xdp-send rings --xdp-copy",
+			"in copies: as asked for, 1 queue, sent by its rings",
+			"curl -sS --max-time 30 http://192.0.2.10/page", "a page\n"},
+		{"http --address host --root .", "served through AF_XDP",
+			"curl -sS --max-time 30 http://192.0.2.2/page", "a page\n"},
+		{"dns --address host --zone z", "served through AF_XDP",
+			"dig -r +short @192.0.2.2 ns.example A", "192.0.2.53\n"},
+		{"dns --address host --zone z --xdp-send rings", "sent by its rings",
+			"dig -r +short +tcp @192.0.2.2 ns.example A", "192.0.2.53\n"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			server, client := vethLab(t)
+			ordinaryFrames(t, server, client)
+			s := &script{t: t, dir: t.TempDir(), net: server}
+			s.unpack("-- page --\na page\n-- z --\n" + zoneOfNS)
+			if err := s.start(append([]string{"serve", "--device", "veth0", "--backend", "xdp",
+				"--log-level", "info"}, strings.Fields(c.args)...)); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.out.await("try: "); err != nil {
+				t.Fatal(err, s.errs)
+			}
+			if said := s.errs.String(); !strings.Contains(said, c.said) {
+				t.Errorf("said %q, want %q", said, c.said)
+			}
+			words := strings.Fields(c.client)
+			k := &script{t: t, dir: t.TempDir(), net: client}
+			if err := k.run(k.command(append([]string{need.Tool(t, words[0])},
+				words[1:]...))); err != nil || k.stdout != c.want {
+				t.Errorf("%s: %v, %q, %s; want %q", c.client, err, k.stdout, k.stderr, c.want)
+			}
+			s.stop(t)
+		})
+	}
 }
 
 // TestServeOnAnyInterface serves on a veth interface, and sends requests from the kernel behind the
@@ -91,8 +153,16 @@ func TestPacketRefusals(t *testing.T) {
 		{name: "nobody", args: "--device veth0", nobody: true, code: 1,
 			want: "packet sockets need CAP_NET_RAW: setcap cap_net_raw+ep on the program, " +
 				"docker --cap-add NET_RAW, or be root"},
-		{name: "word", args: "--device veth0 --backend xdp", code: 2,
-			want: "want auto, rings or packet"},
+		{name: "word", args: "--device veth0 --backend ring", code: 2,
+			want: "want auto, rings, packet or xdp"},
+		{name: "veth", args: "--device veth0 --backend xdp", code: 1,
+			want: "veth0 is a veth and not to be served through AF_XDP: senders on this machine"},
+		{name: "xdp without an interface", args: "--device eth7 --backend xdp", code: 1,
+			want: `there is no interface eth7 here: "ip link" lists those there are`},
+		{name: "the netdev's MAC, xdp", args: "--device veth0 --backend xdp --mac netdev", code: 2,
+			want: "leave out --mac netdev, or --backend"},
+		{name: "a flag of xdp", args: "--device veth0 --xdp-copy", code: 2,
+			want: "--xdp-copy is for --backend xdp"},
 		{name: "the netdev's MAC", args: "--device veth0 --backend packet --mac netdev", code: 2,
 			want: "leave out --mac netdev, or --backend"},
 		{name: "the netdev's MAC, auto", args: "--device veth0 --mac netdev", code: 1,

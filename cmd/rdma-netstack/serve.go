@@ -36,6 +36,7 @@ type serveFlags struct {
 	zeroCopy  bool
 	spread    stack.Spread
 	backend   stack.Backend
+	xdp       stack.XDPOptions
 	fallback  string
 	maxOutage time.Duration
 	mtu       int
@@ -64,10 +65,18 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 			"\"rdma-netstack devices\" lists the devices of this machine. An interface of another "+
 			"make (eth0) is served through packet sockets", deviceOrNetdevNames),
 		opt("backend", "NAME", &f.backend, "rings of an mlx5 device, packet "+
-			"sockets on any Ethernet interface, or auto: rings where there are any, else packet. "+
-			"Packet sockets need CAP_NET_RAW; the machine itself cannot reach the slice through "+
-			"them, other hosts can. --mac netdev and the software NIC have rings only",
+			"sockets on any Ethernet interface, xdp: AF_XDP sockets on an interface whose driver "+
+			"has XDP, or auto: rings where there are any, else packet. "+
+			"Packet sockets need CAP_NET_RAW, AF_XDP CAP_NET_ADMIN and CAP_BPF as well until it "+
+			"serves; the machine itself cannot reach the slice through them, other hosts can. "+
+			"--mac netdev and the software NIC have rings only. docs/hardware.md says what AF_XDP "+
+			"gains and what it takes from Linux",
 			backendWords),
+		opt("xdp-send", "sockets|rings", &f.xdp.Send, "with --backend xdp: send by packet "+
+			"sockets, for which the NIC or the kernel cuts TCP segments up, or by the rings of "+
+			"AF_XDP, where this program does", oneOf("sockets", "rings")),
+		opt("xdp-copy", "", &f.xdp.Copy, "with --backend xdp: have the kernel copy received "+
+			"frames even where the driver could receive into this program's memory"),
 		opt("fallback", "NAME", &f.fallback, "interface whose packet sockets carry the frames "+
 			"while the device is away (removed, reset, failed), or none. Default: the interface "+
 			"that the port's is a member of, such as a bond, or else the port's own",
@@ -150,7 +159,7 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 // Words that shells offer as values of flags.
 var (
 	addressWords = oneOf("dhcp", "dhcp6", "slaac", "auto", "host")
-	backendWords = oneOf("auto", "rings", "packet")
+	backendWords = oneOf("auto", "rings", "packet", "xdp")
 	netdevWord   = oneOf("netdev")
 )
 
@@ -203,9 +212,15 @@ func (f *serveFlags) check(given func(flag string) bool) error {
 	if err := f.checkHost(given); err != nil {
 		return err
 	}
-	if f.backend == stack.BackendPacket && (f.netdevMAC || f.device == simDevice) {
-		return errors.New("--backend packet is for an interface of this machine, and a MAC of " +
-			"our own: leave out --mac netdev, or --backend")
+	if onNetdev := f.backend == stack.BackendPacket || f.backend == stack.BackendXDP; onNetdev &&
+		(f.netdevMAC || f.device == simDevice) {
+		return fmt.Errorf("--backend %s is for an interface of this machine, and a MAC of our "+
+			"own: leave out --mac netdev, or --backend", f.backend)
+	}
+	for _, name := range []string{"xdp-send", "xdp-copy"} {
+		if given(name) && f.backend != stack.BackendXDP {
+			return fmt.Errorf("--%s is for --backend xdp: add that, or leave it out", name)
+		}
 	}
 	for _, name := range simFlagNames {
 		if given(name) && f.device != simDevice {

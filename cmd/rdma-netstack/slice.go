@@ -154,7 +154,7 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	return stack.Config{
 		Addresses: f.addresses, Gateways: f.gateways, Dynamic: f.sources.dynamic,
 		Host: f.sources.host, DSCP: f.dscp, Logger: log,
-		Uplink: stack.UplinkOptions{Backend: f.backend, Fallback: f.fallback,
+		Uplink: stack.UplinkOptions{Backend: f.backend, XDP: f.xdp, Fallback: f.fallback,
 			MaxOutage: f.maxOutage, RxMode: f.rxMode, Spread: f.spread},
 	}
 }

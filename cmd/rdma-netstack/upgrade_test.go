@@ -37,10 +37,12 @@ type upgraded struct {
 }
 
 func newUpgraded(t *testing.T, n *lab.Net, dir, args string) *upgraded {
+	if !strings.Contains(args, "--backend") {
+		args += " --backend packet"
+	}
 	return &upgraded{script: &script{t: t, dir: dir, net: n},
-		env: "RUNTIME_DIRECTORY=" + t.TempDir(),
-		args: append(strings.Fields(args), "--take-over", "auto", "--backend", "packet",
-			"--log-level", "info")}
+		env:  "RUNTIME_DIRECTORY=" + t.TempDir(),
+		args: append(strings.Fields(args), "--take-over", "auto", "--log-level", "info")}
 }
 
 // start starts a server in the place of the one that runs, if any, and returns that.
@@ -236,8 +238,8 @@ type upgradeWorld struct {
 	clients    []*lab.Net // others, and on the host's own address the host itself
 }
 
-// onEachLink runs a test on packet sockets, with addresses of the servers' own and with the host's,
-// and on rings.
+// onEachLink runs a test on packet sockets and on AF_XDP, with addresses of the servers' own and
+// with the host's, and on rings.
 func onEachLink(t *testing.T, test func(*testing.T, upgradeWorld)) {
 	t.Run("rings", func(t *testing.T) {
 		server, client := vethLab(t)
@@ -258,6 +260,18 @@ func onEachLink(t *testing.T, test func(*testing.T, upgradeWorld)) {
 		server, client := vethLab(t)
 		addServerAddresses(t, server)
 		on(t, server, "host", "host", client, server)
+	})
+	// An interface has one server with AF_XDP; the other is on packet sockets beside it.
+	t.Run("AF_XDP", func(t *testing.T) {
+		server, client := vethLab(t)
+		ordinaryFrames(t, server, client)
+		on(t, server, "192.0.2.10/24 --backend xdp", "192.0.2.11/24", client)
+	})
+	t.Run("AF_XDP on the host's own address", func(t *testing.T) {
+		server, client := vethLab(t)
+		ordinaryFrames(t, server, client)
+		addServerAddresses(t, server)
+		on(t, server, "host --backend xdp", "host", client, server)
 	})
 }
 

@@ -250,11 +250,62 @@ func (q behind) Index() int { return q.number }
 // Nobody else may use its receive queues until Close has returned. What the endpoint promises is
 // the same as over a device.
 func NewOverPort(port packet.Interface, opts Options) (*Endpoint, error) {
-	return newEndpoint(sockets{Interface: port}, opts)
+	return newEndpoint(onPort(port), opts)
 }
 
 // Sockets returns all queues of port.
-func Sockets(port packet.Interface) Backend { return Backend{sockets{Interface: port}} }
+func Sockets(port packet.Interface) Backend { return Backend{onPort(port)} }
+
+// onPort presents a port, and what is beside it, as a backend.
+func onPort(port packet.Interface) backend {
+	if j, ok := port.(packet.Joined); ok {
+		return joined{inMemory{sockets{Interface: port}}, sockets{Interface: j.Beside()}}
+	}
+	return sockets{Interface: port}
+}
+
+// inMemory is a port whose receive queues are memory of ours: a look is none of the kernel's, and
+// nobody else has the frames.
+type inMemory struct{ sockets }
+
+func (inMemory) spins() int         { return maxSpins }
+func (inMemory) receivesOnly() bool { return true }
+
+// onlyReceiver is a backend that may be the only one to receive unicast frames for us, whatever its
+// kind.
+type onlyReceiver interface{ receivesOnly() bool }
+
+// receivesOnly reports whether no other process with our addresses gets the unicast frames of
+// queues.
+func receivesOnly(queues backend) bool {
+	only, ok := queues.(onlyReceiver)
+	return ok && only.receivesOnly() || queues.kind() == BackendRings
+}
+
+// joined presents a port as a backend, with the receive queues beside it behind its own.
+type joined struct {
+	inMemory
+	beside sockets
+}
+
+// NumRx implements backend.
+func (j joined) NumRx() int { return j.inMemory.NumRx() + j.beside.NumRx() }
+
+// part implements parted.
+func (j joined) part(i int) backend {
+	if i < j.inMemory.NumRx() {
+		return j.inMemory
+	}
+	return j.beside
+}
+
+func (j joined) rxQueue(i int) rxQueue {
+	n := j.inMemory.NumRx()
+	if i < n {
+		return j.inMemory.rxQueue(i)
+	}
+	return behind{j.beside.rxQueue(i - n), i}
+}
 
 // SocketsInVLAN returns all queues of port, which is on the netdev of a VLAN: the kernel takes the
 // tag out and puts it in. The endpoint's frames have it.

@@ -49,8 +49,8 @@ type Steering struct {
 	// once, or drops it and returns false. It keeps nothing of it. Workers call it, several at
 	// once. Nil drops all.
 	Send func(frame []byte) bool
-	// Relay is Send for what rings receive and the other process does not: unicast frames that are
-	// left to it or of interest to both. Nil drops them.
+	// Relay is Send for what rings or AF_XDP receive and the other process does not: unicast frames
+	// that are left to it or of interest to both. Nil drops them.
 	Relay func(frame []byte) bool
 }
 
@@ -382,7 +382,7 @@ func (w *worker) send(frame []byte, s *Steering) bool { return w.sendBy(frame, s
 
 // relay gives the other process a frame that only we have received.
 func (w *worker) relay(frame []byte, s *Steering) {
-	if w.kind == BackendRings && w.origin <= originHeld && frame[0]&1 == 0 {
+	if w.only && w.origin <= originHeld && frame[0]&1 == 0 {
 		w.sendBy(frame, s.Relay)
 	}
 }
@@ -477,15 +477,15 @@ func (i *Injector) attach() bool {
 	if s == nil || s.stopped() {
 		return false
 	}
-	kind := e.Backend()
+	kind := e.Backend() // of which held frames have come
 	if i.w != nil && i.w.attachment == s {
-		i.w.group, i.w.kind = g, kind
+		i.w.group, i.w.kind, i.w.only = g, kind, kind == BackendRings
 		return true
 	}
 	i.release()
 	w := &worker{e: e, attachment: s, group: g, q: noRxQueue{}, kind: kind,
-		count: e.injectedCounters(),
-		vlan:  e.vlan, merge: newMerger(batchFrames, e.flows, e.opts.Clock)}
+		only: kind == BackendRings, count: e.injectedCounters(),
+		vlan: e.vlan, merge: newMerger(batchFrames, e.flows, e.opts.Clock)}
 	w.merge.off, w.chunks.off = e.opts.NoMerge, e.buffers.chunks != nil
 	i.w = w
 	return true

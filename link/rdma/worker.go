@@ -128,6 +128,7 @@ type worker struct {
 	q          rxQueue
 	count      *rxCounters
 	kind       BackendKind
+	only       bool   // nobody else receives the unicast frames of q
 	vlan       uint16 // ours, 0: none
 	merge      *merger
 	chunks     chunks
@@ -164,8 +165,9 @@ func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
 	own := partOf(g.queues, i)
 	w := &worker{
 		e: e, attachment: s, group: g, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
-		kind: own.kind(), vlan: e.vlan, merge: newMerger(batchFrames, e.flows, e.opts.Clock),
-		idle: idleLimit(g.queues.NumRx(), runtime.GOMAXPROCS(0)),
+		kind: own.kind(), only: receivesOnly(own), vlan: e.vlan,
+		merge: newMerger(batchFrames, e.flows, e.opts.Clock),
+		idle:  idleLimit(g.queues.NumRx(), runtime.GOMAXPROCS(0)),
 	}
 	if on := devicesOf(own); len(on) == 1 {
 		w.device = on[0]

@@ -35,7 +35,7 @@ type bond struct {
 	u    *Uplink
 	cfg  dv.Config // of each device, but for Device
 	use  func(*dv.Device) error
-	port *packet.Port // of the bond
+	port packet.Netdev // of the bond
 
 	changed chan struct{} // capacity 1: a token for LinkChanged
 	mtu     chan struct{} // capacity 1: a token for MTUChanged

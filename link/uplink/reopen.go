@@ -58,7 +58,7 @@ func (u *Uplink) Keep() {
 			Name: u.packets.Name()}
 		again := u.cfg.portConfig(cfg)
 		again.Device, again.MAC, again.MTU = u.packets.Name(), u.packets.MAC(), 0
-		open := func() (packet.Interface, error) { return u.openInterface(again) }
+		open := func() (packet.Interface, error) { return u.reopenInterface(again) }
 		if u.cfg.Host != nil {
 			open = func() (packet.Interface, error) { return u.cfg.Host.Reopen() }
 		}
@@ -389,7 +389,7 @@ func (u *Uplink) openFallback(netdev string, id *identity) (failover.OpenedPort,
 
 // portBeside is such sockets as those that carry the frames while the device is away. They are
 // never muted: they receive while the device is there, too.
-type portBeside struct{ *packet.Port }
+type portBeside struct{ packet.Netdev }
 
 // Mute implements failover.Port.
 func (portBeside) Mute() error { return nil }

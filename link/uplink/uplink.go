@@ -18,6 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/failover"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/link/xdp"
 )
 
 // Backend says what [Open] opens. It reads and writes text, so that it can be a flag.
@@ -32,9 +33,13 @@ const (
 	// BackendPacket is packet sockets (package link/packet) on a netdev of any make. Of NIC only
 	// Device, MAC, RxQueues, VLAN and MTU count.
 	BackendPacket
+	// BackendXDP is AF_XDP sockets (package link/xdp) on a netdev of any make whose driver has XDP,
+	// or an error. Of NIC only Device, MAC, VLAN and MTU count.
+	BackendXDP
 )
 
-var backends = [...]string{BackendAuto: "auto", BackendRings: "rings", BackendPacket: "packet"}
+var backends = [...]string{BackendAuto: "auto", BackendRings: "rings", BackendPacket: "packet",
+	BackendXDP: "xdp"}
 
 // String implements fmt.Stringer.
 func (b Backend) String() string {
@@ -44,10 +49,14 @@ func (b Backend) String() string {
 	return fmt.Sprintf("Backend(%d)", uint8(b))
 }
 
+// isSockets reports whether b is sockets of a netdev, and never rings.
+func (b Backend) isSockets() bool { return b == BackendPacket || b == BackendXDP }
+
 // Validate says in one sentence what is wrong with b, or nil.
 func (b Backend) Validate() error {
 	if int(b) >= len(backends) {
-		return fmt.Errorf("there is no %s; use BackendAuto, BackendRings or BackendPacket", b)
+		return fmt.Errorf("there is no %s; use BackendAuto, BackendRings, BackendPacket or "+
+			"BackendXDP", b)
 	}
 	return nil
 }
@@ -55,7 +64,7 @@ func (b Backend) Validate() error {
 // MarshalText implements encoding.TextMarshaler. It never fails.
 func (b Backend) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler: auto, rings, packet.
+// UnmarshalText implements encoding.TextUnmarshaler: auto, rings, packet, xdp.
 func (b *Backend) UnmarshalText(text []byte) error {
 	for i, name := range backends {
 		if name == string(text) {
@@ -63,7 +72,7 @@ func (b *Backend) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return errors.New("want auto, rings or packet")
+	return errors.New("want auto, rings, packet or xdp")
 }
 
 // Config says what an Uplink is to be on and who is told of it.
@@ -71,6 +80,12 @@ type Config struct {
 	// NIC names the device, all of its fields set; its Dumped is called as of [dv.Config].
 	NIC     dv.Config
 	Backend Backend
+	// XDP says how BackendXDP moves frames. Successor: another process has the device, and gives it
+	// back soon.
+	XDP       xdp.Options
+	Successor bool
+	// XDPReport is called when queues come to have no AF_XDP socket, and with nil when all have.
+	XDPReport func(error)
 	// Fallback is the netdev whose packet sockets carry the frames while the device is away.
 	// Empty: the one that the port's netdev is a member of, else the port's; "none": nothing.
 	Fallback string
@@ -100,9 +115,9 @@ type Config struct {
 type Host interface {
 	Name() string // of the netdev now
 	// Sockets returns the packet sockets. The first are open before [Open] is called.
-	Sockets() *packet.Port
+	Sockets() packet.Netdev
 	// Reopen opens packet sockets on a netdev that was made again, in place of those.
-	Reopen() (*packet.Port, error)
+	Reopen() (packet.Netdev, error)
 	Below() (hostnet.Below, error) // asks the kernel what is below the netdev
 }
 
@@ -142,7 +157,7 @@ func Open(ctx context.Context, cfg Config) (*Uplink, error) {
 func (u *Uplink) openOwn(ctx context.Context) (*rdma.Endpoint, error) {
 	cfg := u.cfg.NIC
 	u.opened = cfg
-	if u.cfg.Backend == BackendPacket {
+	if u.cfg.Backend.isSockets() {
 		return u.openPacket(cfg)
 	}
 	dev, err := dv.Open(ctx, cfg)
@@ -161,7 +176,7 @@ func (u *Uplink) openOwn(ctx context.Context) (*rdma.Endpoint, error) {
 	case packetErr != nil:
 		return nil, packetErr
 	}
-	if port, ok := u.packets.(*packet.Port); ok {
+	if port, ok := u.packets.(packet.Netdev); ok {
 		u.cfg.Logger.Warn(fmt.Sprintf("%s is a %s: served through AF_PACKET, not from rings",
 			port.Name(), cmp.Or(port.Driver(), "netdev without a driver")))
 	}
@@ -172,7 +187,7 @@ func (u *Uplink) openOwn(ctx context.Context) (*rdma.Endpoint, error) {
 func (u *Uplink) openOnHost(ctx context.Context) (*rdma.Endpoint, error) {
 	port := u.cfg.Host.Sockets()
 	u.packets, u.nic = port, port
-	if u.cfg.Backend == BackendPacket {
+	if u.cfg.Backend.isSockets() {
 		return rdma.NewOverPort(port, u.cfg.Options)
 	}
 	cfg, ofBond, err := u.deviceConfig()
@@ -244,7 +259,51 @@ func (u *Uplink) openInterface(cfg packet.Config) (packet.Interface, error) {
 	if open := u.cfg.OpenInterface; open != nil {
 		return open(cfg)
 	}
-	return packet.Open(cfg)
+	return u.cfg.OpenNetdev(cfg)
+}
+
+// reopenInterface does so once more, after the first has ended.
+func (u *Uplink) reopenInterface(cfg packet.Config) (packet.Interface, error) {
+	if open := u.cfg.OpenInterface; open != nil {
+		return open(cfg)
+	}
+	return u.cfg.ReopenNetdev(cfg)
+}
+
+// OpenNetdev opens a netdev by the sockets that c.Backend says.
+func (c *Config) OpenNetdev(cfg packet.Config) (packet.Netdev, error) {
+	if c.Backend != BackendXDP {
+		port, err := packet.Open(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return port, nil
+	}
+	cfg.Queues = 0 // those of the netdev
+	port, err := xdp.Open(xdp.Config{Config: cfg, Options: c.XDP, Await: c.Successor,
+		Report: c.XDPReport})
+	if err != nil {
+		return nil, err
+	}
+	c.Logger.Info(fmt.Sprintf("%s is a %s: served through AF_XDP %s", port.Name(),
+		cmp.Or(port.Driver(), "netdev without a driver"), port.Describe()))
+	return port, nil
+}
+
+// ReopenNetdev is OpenNetdev for a netdev that was removed and has come back: packet sockets if it
+// cannot be served through AF_XDP any more, as when the privileges for that have been given up.
+func (c *Config) ReopenNetdev(cfg packet.Config) (packet.Netdev, error) {
+	port, err := c.OpenNetdev(cfg)
+	if err == nil || c.Backend != BackendXDP {
+		return port, err
+	}
+	sockets, packetErr := packet.Open(cfg)
+	if packetErr != nil {
+		return nil, errors.Join(err, packetErr)
+	}
+	c.Logger.Warn(sockets.Name()+" is served through AF_PACKET from now on, not AF_XDP", "error",
+		err)
+	return sockets, nil
 }
 
 // PortConfig returns what packet sockets have of c.
@@ -328,7 +387,7 @@ func (u *Uplink) LinkState() (up bool, changes uint64) {
 	case u.bond != nil:
 		return u.bond.LinkUp(), 0
 	}
-	if port, ok := u.packets.(*packet.Port); ok {
+	if port, ok := u.packets.(packet.Netdev); ok {
 		changes = port.Stats().LinkChanges
 	}
 	return u.packets.LinkUp(), changes
@@ -372,12 +431,12 @@ func (u *Uplink) Devices() []*dv.Device {
 }
 
 // PacketPort returns the packet sockets at work; nil: there are none.
-func (u *Uplink) PacketPort() *packet.Port {
+func (u *Uplink) PacketPort() packet.Netdev {
 	switch port := u.atWork().(type) {
-	case *packet.Port:
-		return port
 	case portBeside:
-		return port.Port
+		return port.Netdev
+	case packet.Netdev:
+		return port
 	}
 	return nil
 }

@@ -56,6 +56,9 @@ func (q *txQueue) Retry() int {
 	return 0
 }
 
+// MaxDatagrams implements packet.Sender: datagrams are posted one by one.
+func (q *txQueue) MaxDatagrams() int { return 0 }
+
 // Flush implements packet.Sender.
 func (q *txQueue) Flush() {
 	if !q.closed && q.rx.bound.Load() {

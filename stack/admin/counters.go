@@ -28,7 +28,7 @@ type Source interface {
 	Gauges() iter.Seq2[string, uint64]
 	Health() []stack.Health
 	Devices() []*dv.Device
-	PacketPort() *packet.Port
+	PacketPort() packet.Netdev
 }
 
 // Count reads every counter.

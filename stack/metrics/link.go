@@ -84,7 +84,7 @@ func (p *page) dropped(st *stack.Stack, r rings) {
 }
 
 // backends are the words for what carries the frames; link: one that stack.New was given.
-var backends = []string{"rings", "packet", "none", "link"}
+var backends = []string{"rings", "packet", "xdp", "none", "link"}
 
 // backend writes what carries the frames now, and what became of the device.
 func (p *page) backend(st *stack.Stack) {
@@ -127,13 +127,16 @@ func (p *page) switches(all []stack.BackendSwitch) {
 	p.family(counter, "backend_switches_total", "Changes of what carries the frames.", samples...)
 }
 
-// BackendOf says what carries the frames: rings, packet, none, or a link that stack.New was given.
+// BackendOf says what carries the frames: rings, packet, xdp, none, or a link that stack.New was
+// given.
 func BackendOf(st *stack.Stack) string {
-	link := st.LinkStatus()
+	link, port := st.LinkStatus(), st.PacketPort()
 	switch {
+	case port != nil && port.Stats().XDP != nil:
+		return "xdp"
 	case !link.Since.IsZero():
 		return link.Backend.String()
-	case st.PacketPort() != nil:
+	case port != nil:
 		return "packet"
 	case st.Device() != nil:
 		return "rings"

@@ -109,7 +109,7 @@ func ofPackets(name string, s packet.Stats) rings {
 	for _, q := range s.Rx {
 		r.rx = append(r.rx, rxQueue{packets: q.Frames, bytes: q.Bytes, polls: q.Calls,
 			hits: q.Hits, wakeups: q.Waits, asleep: float64(q.AsleepNanos) / 1e9,
-			tooLong: q.TooLong, malformed: q.Malformed})
+			tooLong: q.TooLong, malformed: q.Malformed, stalls: q.Stalls})
 	}
 	for _, q := range s.Tx {
 		r.tx = append(r.tx, txQueue{packets: q.Frames, bytes: q.Bytes, doorbells: q.Calls,

@@ -485,7 +485,7 @@ func (s *Manager) multicast(icmp header.ICMPv6, from, to tcpip.Address) {
 // has a netdev. The error is
 // env.ErrDuplicateAddress if another process has one.
 func (s *Manager) Lock(below packet.Interface) error {
-	port, ok := below.(*packet.Port)
+	port, ok := below.(packet.Netdev)
 	if !ok || s.cfg.Host || runtime.GOOS != "linux" {
 		return nil
 	}
