@@ -190,8 +190,8 @@ var layers = map[string]layer{
 	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
 	"apps/iperf3d": {module: []string{"clock"}},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "stack/admin", "dv", "link/capture", "link/packet", "privileges",
-			"simnic/...",
+		module: []string{"stack", "stack/admin", "dv", "link/capture", "link/packet", "link/xdp",
+			"privileges", "simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock",
 			"internal/overlay", "internal/running"},
@@ -284,7 +284,7 @@ var services = []string{
 }
 
 // anyTest is what every test file may import.
-var anyTest = []string{"tests/lib/need", "tests/lib/moving", "tests/lib/pipes", "clock",
+var anyTest = []string{"tests/lib/need", "tests/lib/moving", "tests/lib/onwire", "tests/lib/pipes", "clock",
 	"clock/clocktest", "internal/random", xsys, xnet}
 
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is

@@ -16,6 +16,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/card"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/host"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/link/xdp"
+	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
 func doctorCommand(out streams) *cobra.Command {
@@ -25,6 +28,8 @@ func doctorCommand(out streams) *cobra.Command {
 		Long: `Without --first-contact: looks for what keeps a server from working well on a card, and prints one
 line for each with what to do: kernel, modules, node, capabilities, limits, cgroup, firmware, RoCE,
 PCIe, NUMA, interrupts, netdev, MTU, pause frames, rings, e-switch. Reads only.
+
+With --backend xdp: looks at whether an interface can be served through AF_XDP.
 
 With --first-contact: tests a card that this program may never have run on: opens it, sends and
 receives through its rings, makes one send WQE fail on purpose, checks which frames Linux still
@@ -45,6 +50,8 @@ Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.`,
 			"first there is); with --first-contact needed, and may be sim", deviceNames),
 		opt("queues", "N", &f.queues, "receive queues of the server to be, for what the rdma "+
 			"cgroup must allow; auto as for serve"),
+		opt("backend", "NAME", &f.backend, "with xdp: look at what keeps an interface from being "+
+			"served through AF_XDP, instead of at a card", oneOf("xdp")),
 		opt("first-contact", "", &f.contact, "test the card"),
 		opt("mac", "MAC", macOrNetdev(&f.mac, &f.netdevMAC), "with --first-contact: MAC address "+
 			"to use, or netdev for the port's own (default a random one)", netdevWord),
@@ -65,9 +72,17 @@ type doctorFlags struct {
 	mac                   net.HardwareAddr
 	netdevMAC             bool // the port's own
 	queues                queueCount
+	backend               stack.Backend
 }
 
 func (f *doctorFlags) examine(ctx context.Context, out streams) error {
+	if f.backend == stack.BackendXDP {
+		report, err := f.examineXDP()
+		if err != nil {
+			return err
+		}
+		return f.print(report, out, report.Findings)
+	}
 	if !f.contact {
 		rx := f.queues.number()
 		tx := 1 // as stack.Config has them by default
@@ -87,6 +102,11 @@ func (f *doctorFlags) examine(ctx context.Context, out streams) error {
 
 func (f *doctorFlags) check(given func(flag string) bool) error {
 	switch {
+	case f.backend != stack.BackendAuto && f.backend != stack.BackendXDP:
+		return usageError{fmt.Errorf("--backend %s: there are checks for xdp alone", f.backend)}
+	case f.backend == stack.BackendXDP && (f.device == "" || f.contact):
+		return usageError{errors.New("--backend xdp looks at the interface that --device names: " +
+			"add that, and leave out --first-contact")}
 	case f.contact && f.device == "":
 		return usageError{
 			errors.New("--device is missing: an RDMA device, the netdev of one, or sim " +
@@ -103,6 +123,27 @@ func (f *doctorFlags) check(given func(flag string) bool) error {
 			errors.New("--device sim is for --first-contact: there is no card to look at")}
 	}
 	return nil
+}
+
+// examineXDP looks at what keeps the interface from being served through AF_XDP.
+func (f *doctorFlags) examineXDP() (*doctor.Report, error) {
+	found, err := xdp.Examine(xdp.Config{Config: packet.Config{Device: f.device}})
+	if err != nil {
+		return nil, err
+	}
+	r := &doctor.Report{Title: "doctor", Device: f.device}
+	for _, one := range found {
+		result := doctor.Result{Check: one.Check, State: doctor.OK, Saw: one.Note}
+		switch {
+		case one.Err != nil:
+			result.State, result.Saw = doctor.Failed, one.Err.Error()
+			result.Do = "else serve --backend packet"
+		case one.Note != "":
+			result.State, result.Do = doctor.Note, "it is served all the same"
+		}
+		r.Results = append(r.Results, result)
+	}
+	return r, nil
 }
 
 // print prints the report, and returns an exit code for failed checks.

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
 
 // vethLab is a namespace in which the server runs, on veth0, and one whose kernel is the clients'.
@@ -39,24 +38,6 @@ func vethLab(t *testing.T) (server, client *lab.Net) {
 	return nets[0], nets[1]
 }
 
-// ordinaryFrames has senders compute checksums and send no segments above the MTU, as on a wire.
-func ordinaryFrames(t *testing.T, nets ...*lab.Net) {
-	t.Helper()
-	ethtool := need.Tool(t, "ethtool")
-	for _, n := range nets {
-		if err := n.Do(func() error {
-			out, err := exec.Command(ethtool, "-K", "veth0", "tx", "off", "tso", "off", "gso",
-				"off", "rxvlan", "off", "txvlan", "off").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%s: %w", out, err)
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // TestServeThroughXDP serves through AF_XDP, with a MAC of the server's own and on the host's
 // address.
 func TestServeThroughXDP(t *testing.T) {
@@ -75,7 +56,7 @@ func TestServeThroughXDP(t *testing.T) {
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			server, client := vethLab(t)
-			ordinaryFrames(t, server, client)
+			onwire.Make(t, "veth0", server, client)
 			s := &script{t: t, dir: t.TempDir(), net: server}
 			s.unpack("-- page --\na page\n-- z --\n" + zoneOfNS)
 			if err := s.start(append([]string{"serve", "--device", "veth0", "--backend", "xdp",
@@ -180,6 +161,44 @@ func TestPacketRefusals(t *testing.T) {
 			if s.code != c.code || !strings.Contains(s.stderr, c.want) ||
 				strings.Count(s.stderr, "\n") != 1 {
 				t.Errorf("code %d, %q; want code %d, %q", s.code, s.stderr, c.code, c.want)
+			}
+		})
+	}
+}
+
+// TestDoctorOfXDP names what keeps an interface from being served through AF_XDP, and what does not.
+func TestDoctorOfXDP(t *testing.T) {
+	server, client := vethLab(t)
+	for _, c := range []struct {
+		name, args string
+		nobody     bool
+		code       int
+		want       []string
+	}{
+		{"veth", "--device veth0", false, 1,
+			[]string{"failed   interface: veth0 is a veth", "4 checks, 1 failed, 1 notes"}},
+		{"on the wire", "--device veth0", false, 0,
+			[]string{"zero copy: frames are copied: the driver has no zero copy",
+				"4 checks, 0 failed, 1 notes"}},
+		{"nobody", "--device veth0", true, 1, []string{"failed   capabilities: CAP_NET_RAW and " +
+			"CAP_NET_ADMIN and CAP_BPF missing"}},
+		{"no interface", "--device eth7", false, 1, []string{"there is no interface eth7 here"}},
+		{"none named", "", false, 2, []string{"--backend xdp looks at the interface that --device"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name != "veth" {
+				onwire.Make(t, "veth0", server, client)
+			}
+			s := &script{t: t, dir: t.TempDir(), net: server, nobody: c.nobody}
+			if err := s.run(s.program(append([]string{"doctor", "--backend", "xdp"},
+				strings.Fields(c.args)...))); err != nil {
+				t.Fatal(err)
+			}
+			said := s.stdout + s.stderr
+			for _, want := range c.want {
+				if s.code != c.code || !strings.Contains(said, want) {
+					t.Errorf("code %d, %q; want code %d, %q", s.code, said, c.code, want)
+				}
 			}
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
 
 // upgradesEnv is how many upgrades TestUpgrade makes. Default 2.
@@ -264,12 +265,12 @@ func onEachLink(t *testing.T, test func(*testing.T, upgradeWorld)) {
 	// An interface has one server with AF_XDP; the other is on packet sockets beside it.
 	t.Run("AF_XDP", func(t *testing.T) {
 		server, client := vethLab(t)
-		ordinaryFrames(t, server, client)
+		onwire.Make(t, "veth0", server, client)
 		on(t, server, "192.0.2.10/24 --backend xdp", "192.0.2.11/24", client)
 	})
 	t.Run("AF_XDP on the host's own address", func(t *testing.T) {
 		server, client := vethLab(t)
-		ordinaryFrames(t, server, client)
+		onwire.Make(t, "veth0", server, client)
 		addServerAddresses(t, server)
 		on(t, server, "host --backend xdp", "host", client, server)
 	})

@@ -30,6 +30,13 @@ type Options struct {
 	Copy bool
 }
 
+// Finding is one of the things that Examine has looked at.
+type Finding struct {
+	Check string // in a word or two
+	Err   error  // what keeps an interface from being served; nil: nothing
+	Note  string // what is worth knowing all the same; "": nothing
+}
+
 // Send says by what frames leave. It reads and writes text, so that it can be a flag.
 type Send uint8
 

@@ -446,6 +446,7 @@ func TestPorts(t *testing.T) {
 		mac := slices.Clone(netdev)
 		expect := func(step string, ours ...uint16) {
 			t.Helper()
+			before := p.Stats()
 			for _, port := range []uint16{79, 80, 81, 8255, 8256, 8300, 8511, 8512, 8600} {
 				for _, a := range [][2]netip.Addr{{peerIP.Addr(), ourIP.Addr()},
 					{peerIPv6.Addr(), ourIPv6.Addr()}} {
@@ -474,6 +475,11 @@ func TestPorts(t *testing.T) {
 			slices.Sort(want)
 			if !slices.Equal(got, want) || len(r.frames) > 0 {
 				t.Errorf("%s: got %q, want %q, and %d more", step, got, want, len(r.frames))
+			}
+			if st := p.Stats(); st.XDP != nil &&
+				st.Rx[0].Frames-before.Rx[0].Frames != uint64(len(want)) {
+				t.Errorf("%s: %d frames came by AF_XDP, not %d", step,
+					st.Rx[0].Frames-before.Rx[0].Frames, len(want))
 			}
 		}
 		tcpPorts := func(first, last uint16) []packet.Ports {

@@ -251,7 +251,14 @@ func TestAwait(t *testing.T) {
 	raw := w.rawSocket(t)
 	first := w.open(t, Config{})
 	reports := make(chan error, 10)
-	second := w.open(t, Config{Await: true, Report: func(err error) { reports <- err }})
+	var second *Port
+	opened := make(chan struct{})
+	second = w.open(t, Config{Await: true, Report: func(err error) {
+		<-opened
+		second.Stats() // as whoever is told may ask
+		reports <- err
+	}})
+	close(opened)
 	if err := <-reports; err == nil || second.Stats().XDP.Lacking == "" {
 		t.Errorf("reported %v, %+v", err, second.Stats().XDP)
 	}

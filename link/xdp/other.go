@@ -17,5 +17,8 @@ func (p *Port) Beside() packet.Interface { return p.Port }
 // Describe needs linux.
 func (*Port) Describe() string { return "" }
 
+// Examine needs linux.
+func Examine(Config) ([]Finding, error) { return nil, errors.ErrUnsupported }
+
 // Open needs linux.
 func Open(Config) (*Port, error) { return nil, errors.ErrUnsupported }

@@ -268,7 +268,7 @@ func (p *Port) keepTaking() {
 		case <-timer.C:
 		}
 		wait := look
-		if p.takeRest() != nil {
+		if isTaken(p.takeRest()) {
 			wait = again
 		}
 		p.lookAtQueues()
@@ -283,24 +283,30 @@ var errQueues = errors.New("receive queues without an AF_XDP socket")
 func (p *Port) lookAtQueues() {
 	n, err := p.asker.queuesOf(p.Name())
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if err == nil {
 		p.queues = n
 	}
-	var now error
+	now := p.shortcoming()
+	changed := (now == nil) != (p.told == nil)
+	p.told = now
+	p.mu.Unlock()
+	if changed && p.cfg.Report != nil {
+		p.cfg.Report(now)
+	}
+}
+
+// shortcoming says which queues have no socket of ours, and why. mu is held.
+func (p *Port) shortcoming() error {
 	switch {
 	case p.lacking != nil:
-		now = fmt.Errorf("%w: frames of %s come by packet sockets until another process has let "+
+		return fmt.Errorf("%w: frames of %s come by packet sockets until another process has let "+
 			"go of it: %w", errQueues, p.Name(), p.lacking)
 	case p.queues > len(p.rx):
-		now = fmt.Errorf("%w: %s receives by %d queues and has sockets on %d, and what comes by "+
+		return fmt.Errorf("%w: %s receives by %d queues and has sockets on %d, and what comes by "+
 			"the others arrives by packet sockets; start again to have it otherwise", errQueues,
 			p.Name(), p.queues, len(p.rx))
 	}
-	if p.cfg.Report != nil && (now == nil) != (p.told == nil) {
-		p.cfg.Report(now)
-	}
-	p.told = now
+	return nil
 }
 
 // Stop ends reception and sending, as [packet.Port.Stop] does.

@@ -76,10 +76,7 @@ func newSocket(send Send) (*socket, error) {
 
 // makeRings registers memory and makes the rings.
 func (s *socket) makeRings(send Send) (err error) {
-	count := rxFrames
-	if send == SendRings {
-		count += txFrames
-	}
+	count := framesFor(send)
 	// Children do not have the memory: their copies would move it from under the NIC.
 	if s.memory, err = mmio.Alloc(count * chunk); err != nil {
 		return err
@@ -109,6 +106,14 @@ func (s *socket) makeRings(send Send) (err error) {
 		s.free = append(s.free, uint64(i)*chunk)
 	}
 	return nil
+}
+
+// framesFor returns how many frames the memory of a socket has.
+func framesFor(send Send) int {
+	if send == SendRings {
+		return rxFrames + txFrames
+	}
+	return rxFrames
 }
 
 // registerMemory makes the memory known to the kernel: struct xdp_umem_reg, without the last field

@@ -2,10 +2,8 @@ package xdp
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
 
 const ifname = "eth0"
@@ -37,7 +36,6 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	need.NetNS(t)
 	need.Root(t)
-	ethtool := need.Tool(t, "ethtool")
 	w := &world{}
 	for name, n := range map[string]**lab.Net{"ours": &w.ours, "peer": &w.peer} {
 		made, err := lab.New(name)
@@ -46,16 +44,7 @@ func newWorld(t testing.TB) *world {
 		*n = made
 	}
 	must(t, lab.Cable(w.ours, ifname, w.peer, ifname))
-	for _, n := range []*lab.Net{w.ours, w.peer} {
-		must(t, n.Do(func() error {
-			out, err := exec.Command(ethtool, "-K", ifname, "tx", "off", "tso", "off", "gso", "off",
-				"rxvlan", "off", "txvlan", "off").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%s: %w", out, err)
-			}
-			return nil
-		}))
-	}
+	onwire.Make(t, ifname, w.ours, w.peer)
 	must(t, w.ours.Do(func() error { return lab.Up(ifname, lab.Setup{MAC: netdev}) }))
 	must(t, w.peer.Do(func() error {
 		if err := lab.Up(ifname, lab.Setup{MAC: peerMAC,

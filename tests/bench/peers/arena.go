@@ -158,7 +158,8 @@ func (a *arena) openVeth(spec childSpec) (err error) {
 
 // offloadsOff makes the cable carry only frames within its MTU, with checksums.
 func offloadsOff(at *lab.Net) error {
-	return command(at, "ethtool", "-K", port, "tx", "off", "tso", "off", "gso", "off", "sg", "off")
+	return command(at, "ethtool", "-K", port, "tx", "off", "tso", "off", "gso", "off", "sg", "off",
+		"rxvlan", "off", "txvlan", "off")
 }
 
 // oneSegment makes the kernel pass no packet to the cable that is longer than its MTU.

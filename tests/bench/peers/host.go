@@ -48,7 +48,7 @@ func (e end) open() (host, error) {
 	case stackGvisor:
 		return openGvisor(e)
 	case stackOurs:
-		if e.Link == linkPacket {
+		if e.Link == linkPacket || e.Link == linkXSK {
 			return openPacket(e)
 		}
 		return openOurs(e)

@@ -10,14 +10,18 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// packetHost is our stack on packet sockets.
+// packetHost is our stack on packet sockets, or on AF_XDP and these.
 type packetHost struct{ stack *stack.Stack }
 
 // openPacket makes the server's end on the interface of the process's namespace.
 func openPacket(e end) (host, error) {
+	backend := stack.BackendPacket
+	if e.Link == linkXSK {
+		backend = stack.BackendXDP
+	}
 	s, err := stack.Open(context.Background(), stack.Config{
 		NIC:        dv.NIC{Device: port, RxQueues: e.Queues},
-		Uplink:     stack.UplinkOptions{Backend: stack.BackendPacket},
+		Uplink:     stack.UplinkOptions{Backend: backend, XDP: e.Send},
 		Addresses:  []netip.Prefix{serverPrefix},
 		Addressing: stack.AddressOptions{DuplicateDetection: -1}, TCP: shortTimeWait(),
 	})
@@ -42,17 +46,19 @@ func (h *packetHost) Dial(ctx context.Context, network, address string) (net.Con
 // counters are the counters that explain the figures, as for ourHost.
 func (h *packetHost) counters() metrics {
 	m, sockets, st := metrics{}, h.stack.PacketPort().Stats(), h.stack.Stats()
-	for i, q := range sockets.Rx {
+	for _, q := range sockets.Rx {
 		m["rx frames"] += float64(q.Frames)
 		m["rx polls"] += float64(q.Hits)
 		m["rx calls"] += float64(q.Calls)
 		m["rx waits"] += float64(q.Waits)
 		m["rx dropped"] += float64(q.Dropped)
-		m["tx packets"] += float64(sockets.Tx[i].Frames)
-		m["tx bytes"] += float64(sockets.Tx[i].Bytes)
-		m["tx calls"] += float64(sockets.Tx[i].Calls)
-		m["tx full"] += float64(sockets.Tx[i].Full)
-		m["tx waited"] += float64(sockets.Tx[i].Waited)
+	}
+	for _, q := range sockets.Tx {
+		m["tx packets"] += float64(q.Frames)
+		m["tx bytes"] += float64(q.Bytes)
+		m["tx calls"] += float64(q.Calls)
+		m["tx full"] += float64(q.Full)
+		m["tx waited"] += float64(q.Waited)
 	}
 	m["tcp timeouts"], m["tcp retransmits"] = float64(st.TCPTimeouts), float64(st.TCPRetransmits)
 	return m

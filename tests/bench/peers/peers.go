@@ -3,6 +3,8 @@ package main
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
 // Stacks and links of an end.
@@ -17,6 +19,7 @@ const (
 	linkInline = "inline"
 	linkSim    = "sim"
 	linkPacket = "packet"
+	linkXSK    = "xsk" // ours
 )
 
 // Plumbing between server and client.
@@ -46,6 +49,8 @@ type end struct {
 	Carry bool
 	// of ours: payload is sent from where netstack keeps it, see stack.ZeroCopySend
 	InPlace bool
+	// of ours through AF_XDP: by what frames leave
+	Send stack.XDPOptions
 }
 
 // peer is one configuration.
@@ -92,6 +97,7 @@ func peers() []*peer {
 func kernelEnd() end { return end{Stack: stackKernel} }
 func ourEnd() end    { return end{Stack: stackOurs, Link: linkSim, Queues: 1} }
 func packetEnd() end { return end{Stack: stackOurs, Link: linkPacket, Queues: 1} }
+func xskEnd() end    { return end{Stack: stackOurs, Link: linkXSK} }
 func xdpEnd() end    { return end{Stack: stackGvisor, Link: linkXDP, FIFO: true} }
 
 // vethPeers reach the clients over a veth pair.
@@ -128,7 +134,15 @@ func plainPeers() []*peer {
 	plain.Inline, plain.GRO, plainGSO.FIFO = true, true, true
 	native := xdpEnd()
 	native.Native = true
+	rings := xskEnd()
+	rings.Send.Send = stack.XDPSendRings
 	return []*peer{
+		{Name: "packet/plain", About: "ours: packet sockets, veth without offloads",
+			End: packetEnd(), Plumbing: plumbPlain, Extra: true},
+		{Name: "xsk", About: "ours: AF_XDP, sending by packet sockets, veth without offloads",
+			End: xskEnd(), Plumbing: plumbPlain, Extra: true},
+		{Name: "xsk-rings", About: "ours: AF_XDP both ways, veth without offloads", End: rings,
+			Plumbing: plumbPlain, Extra: true},
 		{Name: "kernel/plain", About: "Linux TCP/IP, veth without offloads", End: kernelEnd(),
 			Plumbing: plumbPlain, Extra: true},
 		{Name: "fd-plain", About: "gVisor fdbased, recvmmsg, inline, GRO, veth without offloads",

@@ -71,6 +71,24 @@ func TestHostRingsSameAsKernel(t *testing.T) {
 	}
 }
 
+// TestHostXDPSameAsKernel does so on AF_XDP, with every third behaviour, and with all of them for
+// make test-host.
+func TestHostXDPSameAsKernel(t *testing.T) {
+	need.Long(t, "a third of the cases on the kernel and on AF_XDP, 15 s")
+	need.Root(t)
+	every := 3
+	if os.Getenv("HOST") != "" {
+		every = 1
+	}
+	w := xdpWorld(t)
+	compareAll(t, "the host's own addresses, through AF_XDP",
+		func(*testing.T) *world { return w }, byDesignOnHost, every)
+	st := w.server.(inside).sockets.(netstack).PacketPort().Stats()
+	if st.XDP == nil || st.Rx[0].Frames < 10*st.Rx[1].Frames {
+		t.Errorf("the server's frames came by other sockets than AF_XDP: %+v", st)
+	}
+}
+
 // kernelNotes is what the kernel's world has shown, by behaviour.
 var kernelNotes = map[string][]string{}
 

@@ -17,6 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/card"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
 
 // hostWorld is two stacks on the addresses of two kernels (stack.Config.Host), each in the network
@@ -24,7 +25,20 @@ import (
 // them apart.
 func hostWorld(t *testing.T) *world {
 	onCable := dv.Config{NIC: dv.NIC{Device: cable}}
-	return stacksOnHosts(t, "host mode", cabledWorld(t), onCable, onCable)
+	return stacksOnHosts(t, "host mode", cabledWorld(t), onCable, onCable, stack.BackendAuto)
+}
+
+// xdpWorld is hostWorld with the server through AF_XDP.
+func xdpWorld(t *testing.T) *world {
+	w := worldOn(t, func(server, client *lab.Net) (string, error) {
+		err := lab.Cable(server, cable, client, cable)
+		if err == nil {
+			onwire.Make(t, cable, server, client)
+		}
+		return cable, err
+	})
+	onCable := dv.Config{NIC: dv.NIC{Device: cable}}
+	return stacksOnHosts(t, "host mode through AF_XDP", w, onCable, onCable, stack.BackendXDP)
 }
 
 // ringsWorld is hostWorld on the rings of two software ConnectX, whose netdevs are the kernels'.
@@ -40,7 +54,7 @@ func ringsWorld(t *testing.T) *world {
 		client, errs[1] = cardOf(t, c, port, 2)
 		return port, errors.Join(errs[:]...)
 	})
-	return stacksOnHosts(t, "host mode on rings", w, server, client)
+	return stacksOnHosts(t, "host mode on rings", w, server, client, stack.BackendAuto)
 }
 
 // cardOf gives a host a card at the end of the cable that is called port.
@@ -85,7 +99,7 @@ func TestFragmentsMayBeTaken(t *testing.T) {
 		linux := simkernel.New(nic, c.linux)
 		cfg.NIC.Model.Kernel = func() (uverbs.Kernel, error) { return linux.OpenNode() }
 		wireAddresses(t, host, far)
-		st := inside{host, kernel{}}.onHost(t, cfg.NIC, 0).sockets.(netstack).Stack
+		st := inside{host, kernel{}}.onHost(t, cfg.NIC, stack.BackendAuto, 0).sockets.(netstack).Stack
 		for _, h := range st.Health() {
 			if got := fmt.Sprint(h.Notice); h.Reporter == "rx" && got != c.want {
 				t.Errorf("%+v: %s, want %s", c.linux, got, c.want)
@@ -94,18 +108,22 @@ func TestFragmentsMayBeTaken(t *testing.T) {
 	}
 }
 
-// stacksOnHosts puts stacks in the place of the kernels of w.
-func stacksOnHosts(t *testing.T, name string, w *world, onServer, onClient dv.Config) *world {
+// stacksOnHosts puts stacks in the place of the kernels of w. What the client receives is seen by
+// packet sockets, which see nothing of AF_XDP: that is the server's.
+func stacksOnHosts(t *testing.T, name string, w *world, onServer, onClient dv.Config,
+	backend stack.Backend) *world {
 	w.name = name
 	server, client := w.server.(inside), w.client.(inside)
-	w.server = server.onHost(t, onServer.NIC, 0)
+	w.server = server.onHost(t, onServer.NIC, backend, 0)
 	taken, err := client.ListenPacket("udp", netip.AddrPortFrom(w.client4, firstPort).String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	w.client = client.onHost(t, onClient.NIC, 0)
-	w.deaf = func(r *run) string { return r.full(server.onHost(r, onServer.NIC, 1)) }
+	w.client = client.onHost(t, onClient.NIC, min(backend, stack.BackendPacket), 0)
+	w.deaf = func(r *run) string { // beside the first, which has the interface's program
+		return r.full(server.onHost(r, onServer.NIC, min(backend, stack.BackendPacket), 1))
+	}
 	return w
 }
 
@@ -113,9 +131,10 @@ func stacksOnHosts(t *testing.T, name string, w *world, onServer, onClient dv.Co
 const firstPort = 61440
 
 // onHost opens a stack on the addresses of the namespace. backlog is TCPOptions.Backlog.
-func (i inside) onHost(t testing.TB, nic dv.NIC, backlog int) inside {
+func (i inside) onHost(t testing.TB, nic dv.NIC, backend stack.Backend, backlog int) inside {
 	t.Helper()
 	nic.RxQueues, nic.TxQueues = 1, 1
 	return openInside(t, i.n, stack.Config{Host: true, NIC: nic,
-		TCP: stack.TCPOptions{Backlog: backlog}})
+		Uplink: stack.UplinkOptions{Backend: backend},
+		TCP:    stack.TCPOptions{Backlog: backlog}})
 }

@@ -107,7 +107,8 @@ func TestSourceAddress(t *testing.T) {
 					t.Fatalf("the kernel: %s from %s", what, from)
 				}
 			}
-			onHost := inside{host, kernel{}}.onHost(t, dv.NIC{Device: cable}, 0)
+			onHost := inside{host, kernel{}}.onHost(t, dv.NIC{Device: cable}, stack.BackendAuto,
+				0)
 			m.compare(t, "host mode", want, m.sources(t, onHost, peer))
 			if m.flags != nil {
 				return

@@ -87,7 +87,7 @@ func wiredPackets(t *testing.T) *wired {
 // wiredHost is a stack on the kernel's addresses, on packet sockets.
 func wiredHost(t *testing.T) *wired {
 	host, far := cabledHost(t)
-	w := newWired(t, inside{host, kernel{}}.onHost(t, dv.NIC{Device: cable}, 0))
+	w := newWired(t, inside{host, kernel{}}.onHost(t, dv.NIC{Device: cable}, stack.BackendAuto, 0))
 	w.onCable(far)
 	w.besideKernel()
 	return w
@@ -104,7 +104,7 @@ func wiredHostRings(t *testing.T) *wired {
 		t.Fatal(err)
 	}
 	wireAddresses(t, host, far)
-	w := newWired(t, inside{host, kernel{}}.onHost(t, cfg.NIC, 0))
+	w := newWired(t, inside{host, kernel{}}.onHost(t, cfg.NIC, stack.BackendAuto, 0))
 	w.onCable(far)
 	w.besideKernel()
 	return w

@@ -24,8 +24,12 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// serverEnv names the netdev in the environment of a process that is a server.
-const serverEnv = "HOSTMODE_SERVER"
+// serverEnv names the netdev in the environment of a process that is a server, and backendEnv what
+// its frames come by where that is not rings: packet or xdp. Default: packet.
+const (
+	serverEnv  = "HOSTMODE_SERVER"
+	backendEnv = "HOSTMODE_BACKEND"
+)
 
 // TestMain is the server's main function in such a process: all threads of a server are in one
 // namespace, as those of a real one are.
@@ -53,6 +57,10 @@ func serve(netdev string) error {
 			return err
 		}
 		defer own.close()
+	} else if words := os.Getenv(backendEnv); words != "" {
+		if err := cfg.Uplink.Backend.UnmarshalText([]byte(words)); err != nil {
+			return err
+		}
 	}
 	began := time.Now()
 	st, err := stack.Open(context.Background(), cfg)

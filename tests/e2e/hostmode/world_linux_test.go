@@ -18,7 +18,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
 
 const (
@@ -52,6 +54,9 @@ func newWorldOn(t testing.TB, rings bool) *world {
 		w.makeCard(t)
 	} else {
 		must(t, lab.Cable(w.host, "eth0", w.outside, "eth0"))
+		if os.Getenv(backendEnv) == stack.BackendXDP.String() {
+			onwire.Make(t, "eth0", w.host, w.outside)
+		}
 	}
 	w.connect(t)
 	return w
