@@ -31,6 +31,7 @@ programs() {
 		iputils-ping ping
 		bind9-dnsutils dig
 		dnsmasq-base dnsmasq
+		nftables nft
 		udhcpc udhcpc
 		curl curl
 		prometheus promtool

@@ -105,7 +105,7 @@ var layers = map[string]layer{
 		others: []string{xsys, netlink},
 		tests:  []string{netlink, "cmd/rdma-netstack/lab"}},
 	// which packets of a link go further
-	"link/filter": {module: []string{"clock"}},
+	"link/filter": {module: []string{"clock"}, tests: []string{"cmd/rdma-netstack/lab"}},
 	// frames by AF_XDP sockets, and by packet sockets beside them
 	"link/xdp": {module: []string{"link/packet", "internal/mmio", "clock"},
 		others: []string{xsys, netlink},

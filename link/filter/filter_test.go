@@ -344,7 +344,7 @@ func randomList(r *rand.Rand, rules int) string {
 	number := func(n int) func() string {
 		return func() string {
 			if a := r.IntN(n); r.IntN(3) == 0 {
-				return fmt.Sprintf("%d-%d", a, a+r.IntN(n))
+				return fmt.Sprintf("%d-%d", a, a+1+r.IntN(n))
 			} else {
 				return fmt.Sprint(a)
 			}
@@ -356,20 +356,18 @@ func randomList(r *rand.Rand, rules int) string {
 			not = "!= "
 		}
 		if n := r.IntN(4); n > 0 {
-			all := map[string]bool{}
-			for range n {
-				all[one()] = true
-			}
 			var list []string
-			for e := range all {
-				list = append(list, e)
+			for range n {
+				list = append(list, one())
 			}
 			return not + "{ " + strings.Join(list, ", ") + " }"
 		}
 		return not + one()
 	}
+	b.WriteString("table inet filter {\n")
 	for d := range directions {
-		fmt.Fprintf(&b, "chain %s {\n\tpolicy %s;\n", d, Verdict(r.IntN(2)))
+		fmt.Fprintf(&b, "chain %[1]s {\n\ttype filter hook %[1]s priority filter; policy %s;\n", d,
+			Verdict(r.IntN(2)))
 		for range r.IntN(rules + 1) {
 			family := r.IntN(3)
 			b.WriteString("\t")
@@ -402,6 +400,7 @@ func randomList(r *rand.Rand, rules int) string {
 		}
 		b.WriteString("}\n")
 	}
+	b.WriteString("}\n")
 	return b.String()
 }
 
