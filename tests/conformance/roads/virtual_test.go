@@ -102,6 +102,36 @@ func TestWorlds(t *testing.T) {
 	}
 }
 
+// TestNoPath: a transfer has its rate again after a time in which nothing arrives. Timeouts one
+// after the other lower netstack's threshold to two segments.
+func TestNoPath(t *testing.T) {
+	oneProcessor(t)
+	need.Long(t, "transfers of 32 MiB, some seconds")
+	if raceDetector {
+		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
+	}
+	const begins = time.Second
+	r := Roads(80 * time.Millisecond)[0]
+	for _, tt := range []struct {
+		lasts time.Duration
+		least float64 // MB/s of 32 MiB
+	}{{0, 15.5}, {300 * time.Millisecond, 12}, {2 * time.Second, 5.5}} {
+		within(t, func(w *World) {
+			for _, way := range w.Travel(r, 0) {
+				way.Lose = func([]byte) bool {
+					return w.Now() >= begins && w.Now() < begins+tt.lasts
+				}
+			}
+			rate, err := w.Bulk(32<<20, time.Hour)
+			t.Logf("without a path for %v: %.2f MB/s", tt.lasts, rate/1e6)
+			if err != nil || rate/1e6 < tt.least {
+				t.Errorf("without a path for %v: %.2f MB/s, want %v (%v)", tt.lasts, rate/1e6,
+					tt.least, err)
+			}
+		})
+	}
+}
+
 func printWorlds(t *testing.T) {
 	for _, rtt := range durations(t) {
 		for _, r := range named(Roads(rtt), os.Getenv("WORLDS")) {
@@ -176,7 +206,7 @@ var worlds = []struct {
 	{80, "5 % late", 11.5, 0},
 	{80, "pauses", 11.5, 0},
 	{80, "100M/100ms", 8, 0},
-	{80, "100M/10ms", 1, 0},
+	{80, "100M/10ms", 1.6, 0},
 	{80, "1G", 32, 64},
 	{200, "1G", 13, 64},
 }
