@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -85,7 +86,7 @@ func (c *UDPConn) deliverKernel(buf, oob []byte, from, to netip.AddrPort) {
 	}
 	class, ttl := classAndTTL(oob)
 	ip, udp := putHeaders(buf, from, to, class, ttl)
-	if !c.rxq.Deliver(ip, udp) {
+	if !c.rxq.Deliver(ip, udp, time.Time{}) {
 		c.deliverByEndpoint(ip, udp, &m, to.Port())
 	}
 	c.rxq.Flush()

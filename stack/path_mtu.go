@@ -56,6 +56,15 @@ func (c *UDPConn) SetPathMTUDiscovery(d PathMTUDiscovery) error {
 	})
 }
 
+// SetDontFragment chooses PathMTUDo, or PathMTUWant: whether datagrams that are larger than the MTU
+// of their path are refused with EMSGSIZE, or fragmented.
+func (c *UDPConn) SetDontFragment(on bool) error {
+	if on {
+		return c.SetPathMTUDiscovery(PathMTUDo)
+	}
+	return c.SetPathMTUDiscovery(PathMTUWant)
+}
+
 // PathMTU returns the MTU of the path to the peer of a connected socket, in bytes of IP packets,
 // as far as it is known (Linux's IP_MTU). The error is ENOTCONN if the socket is not connected.
 func (c *UDPConn) PathMTU() (int, error) {

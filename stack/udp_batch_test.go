@@ -232,7 +232,7 @@ func TestBatchDoesNotAllocate(t *testing.T) {
 	udp := [12]byte{1: 7, 3: 53, 5: 12}
 	if n := testing.AllocsPerRun(1000, func() {
 		for i := range in {
-			if !to.rxq.Deliver(ip[:], udp[:]) {
+			if !to.rxq.Deliver(ip[:], udp[:], time.Time{}) {
 				t.Fatal("not taken")
 			}
 			a := in[i].Addr.(*net.UDPAddr)

@@ -648,7 +648,10 @@ const (
 
 	typeRights, typeCredentials = 1, 2 // of levelSocket; they mean nothing to UDP
 
-	typeSegment = 103 // of levelUDP
+	typeTimestamping = 37 // of levelSocket: SO_TIMESTAMPING
+	timestamps       = 48 // scm_timestamping {timespec ts[3]; } software, unused, the NIC's
+
+	typeSegment, typeSegments = 103, 104 // of levelUDP: UDP_SEGMENT, UDP_GRO
 
 	packetInfo4 = 12 // in_pktinfo {int ifindex; in_addr spec_dst, addr;}
 	packetInfo6 = 20 // in6_pktinfo {in6_addr addr; int ifindex;}
@@ -676,6 +679,14 @@ const (
 	ReceiveHopLimit
 	// ReceiveTrafficClass reports the traffic class, an int: IPV6_RECVTCLASS.
 	ReceiveTrafficClass
+	// ReceiveSegments has reads return several datagrams as one, and report their size, an int:
+	// UDP_GRO, see [UDPConn.SetReceiveSegments].
+	ReceiveSegments
+	// ReceiveTimestamps reports when the datagram came: as the system's clock had it when it came
+	// to the socket, and as the NIC says, where the device stamps completions and the datagram is
+	// for one host. SO_TIMESTAMPING with software and raw hardware stamps; one that there is not is
+	// 0. The NIC's clock runs by itself; it is compared with the system's each second.
+	ReceiveTimestamps
 
 	// receiveOwnInfo6 reports the destination of datagrams of IPv6 only.
 	receiveOwnInfo6
@@ -712,6 +723,39 @@ func (c *UDPConn) SetSegmentSize(bytes int) error {
 	return c.set(func() { c.segment.Store(uint32(bytes)) })
 }
 
+// SetReceiveSegments has reads return datagrams that came one behind the other as one, of up to 64
+// KiB, if they are of one sender, to one address, with the same class and time to live, and of the
+// same size but for the last, which may be shorter: UDP_GRO. The size comes as a control message if
+// there were several. A buffer gets no more of them than it has room for, where Linux cuts off what
+// is beyond it.
+func (c *UDPConn) SetReceiveSegments(on bool) error { return c.SetReceive(ReceiveSegments, on) }
+
+// SetReceiveTimestamps asks for ReceiveTimestamps.
+func (c *UDPConn) SetReceiveTimestamps(on bool) error { return c.SetReceive(ReceiveTimestamps, on) }
+
+// SetReceiveTOS says whether reads report the type of service, or traffic class, of each datagram,
+// whose lower two bits are ECN: IP_RECVTOS and IPV6_RECVTCLASS.
+func (c *UDPConn) SetReceiveTOS(on bool) error {
+	return c.SetReceive(ReceiveTOS|ReceiveTrafficClass, on)
+}
+
+// SetReceiveTTL says whether reads report the time to live, or hop limit, of each datagram:
+// IP_RECVTTL and IPV6_RECVHOPLIMIT.
+func (c *UDPConn) SetReceiveTTL(on bool) error {
+	return c.SetReceive(ReceiveTTL|ReceiveHopLimit, on)
+}
+
+// SetECN marks what is sent from now on with one of the four values of ECN (RFC 3168): 0 not
+// capable, 1 ECT(1), 2 ECT(0), 3 congestion met; others are EINVAL. The DSCP stays; a control
+// message, or SetTrafficClass, takes its place.
+func (c *UDPConn) SetECN(ecn int) error {
+	const ecnBits = 3
+	if ecn < 0 || ecn > ecnBits {
+		return c.setError(os.NewSyscallError("setsockopt", syscall.EINVAL))
+	}
+	return c.set(func() { c.mark(int(c.class.Load())&^ecnBits | ecn) })
+}
+
 // ofVersion returns which of the control messages that are asked for describe a datagram of IPv6,
 // or of IPv4.
 func (m ControlMessages) ofVersion(v6 bool) ControlMessages {
@@ -719,9 +763,11 @@ func (m ControlMessages) ofVersion(v6 bool) ControlMessages {
 		if m&receiveOwnInfo6 != 0 {
 			m |= ReceivePacketInfo6
 		}
-		return m & (ReceivePacketInfo6 | ReceiveHopLimit | ReceiveTrafficClass)
+		return m & (ReceivePacketInfo6 | ReceiveHopLimit | ReceiveTrafficClass | ReceiveSegments |
+			ReceiveTimestamps)
 	}
-	return m & (ReceivePacketInfo6 | ReceivePacketInfo4 | ReceiveTTL | ReceiveTOS)
+	return m & (ReceivePacketInfo6 | ReceivePacketInfo4 | ReceiveTTL | ReceiveTOS |
+		ReceiveSegments | ReceiveTimestamps)
 }
 
 // putControl writes the control messages about a datagram in Linux's order, and returns how many
@@ -731,7 +777,17 @@ func (c *UDPConn) putControl(oob []byte, r *received) (n int, truncated bool) {
 	m := ControlMessages(c.control.Load()).ofVersion(v6)
 	w := controlWriter{b: oob}
 	native := binary.NativeEndian
-	var data [packetInfo6]byte
+	var data [timestamps]byte
+	if m&ReceiveTimestamps != 0 && r.stamps != (stamps{}) {
+		putTimespec(data[:], r.stamps.software)
+		putTimespec(data[32:], r.stamps.nic)
+		w.putMessage(levelSocket, typeTimestamping, data[:])
+		clear(data[:])
+	}
+	if m&ReceiveSegments != 0 && r.segment > 0 {
+		native.PutUint32(data[:], uint32(r.segment))
+		w.putMessage(levelUDP, typeSegments, data[:4])
+	}
 	if m&ReceivePacketInfo6 != 0 {
 		if v6 {
 			copy(data[:], r.to.AsSlice())
@@ -740,7 +796,7 @@ func (c *UDPConn) putControl(oob []byte, r *received) (n int, truncated bool) {
 			copy(data[12:], r.to.AsSlice())
 		}
 		native.PutUint32(data[16:], uint32(c.stack.zones.linkNumber()))
-		w.putMessage(levelV6, typePacketInfo6, data[:])
+		w.putMessage(levelV6, typePacketInfo6, data[:packetInfo6])
 	}
 	if m&ReceivePacketInfo4 != 0 {
 		native.PutUint32(data[:], uint32(c.stack.zones.linkNumber()))
@@ -764,6 +820,13 @@ func (c *UDPConn) putControl(oob []byte, r *received) (n int, truncated bool) {
 		w.putMessage(levelIP, typeTOS, data[:1])
 	}
 	return w.n, w.truncated
+}
+
+// putTimespec writes nanoseconds since 1970 as struct timespec.
+func putTimespec(b []byte, nanoseconds int64) {
+	const second = int64(time.Second)
+	binary.NativeEndian.PutUint64(b, uint64(nanoseconds/second))
+	binary.NativeEndian.PutUint64(b[8:], uint64(nanoseconds%second))
 }
 
 // linkNumber returns the index by which control messages name the link.

@@ -1,7 +1,10 @@
 package stack
 
 import (
+	"errors"
+	"syscall"
 	"testing"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
@@ -54,4 +57,38 @@ func FuzzControlMessages(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestSettersByName: those beside control messages do what Linux's options do, or refuse.
+func TestSettersByName(t *testing.T) {
+	r := newDirectRig(t, false)
+	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	for _, bad := range []int{-1, 4} {
+		if err := from.SetECN(bad); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("SetECN(%d): %v", bad, err)
+		}
+	}
+	must(t, from.SetTrafficClass(46<<2))
+	must(t, from.SetECN(2))
+	must(t, to.SetReceiveTOS(true))
+	must(t, to.SetReceiveTTL(true))
+	must(t, from.SetTTL(9))
+	_, err := from.WriteToUDPAddrPort([]byte("x"), at)
+	must(t, err)
+	oob := make([]byte, 100)
+	must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+	_, nn, _, _, err := to.ReadMsgUDP(make([]byte, 10), oob)
+	must(t, err)
+	ttl, rest, _, _ := nextControl(oob[:nn])
+	tos, _, _, _ := nextControl(rest)
+	if ttl.kind != typeTTL || ttl.data[0] != 9 || tos.kind != typeTOS || tos.data[0] != 46<<2|2 {
+		t.Errorf("control messages %x", oob[:nn])
+	}
+	for _, whole := range []bool{true, false} {
+		must(t, from.SetDontFragment(whole))
+		_, err := from.WriteToUDPAddrPort(make([]byte, 3000), at)
+		if errors.Is(err, syscall.EMSGSIZE) != whole || !whole && err != nil {
+			t.Errorf("SetDontFragment(%v): %v", whole, err)
+		}
+	}
 }

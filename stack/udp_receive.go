@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -36,6 +37,9 @@ type received struct {
 	to    tcpip.Address // the address of ours, or group, or broadcast address it was sent to
 	class uint8         // traffic class, or type of service
 	ttl   uint8         // time to live, or hop limit
+
+	stamps  stamps
+	segment int // bytes of each datagram that was read with others, but for the last; 0: one alone
 }
 
 // Read reads a datagram and drops what does not fit in b.
@@ -170,16 +174,20 @@ func (c *UDPConn) dequeue(b []byte) (received, tcpip.Error) {
 	if terr != nil {
 		return received{}, terr
 	}
+	if ControlMessages(c.control.Load())&ReceiveSegments != 0 {
+		c.rxq.joinSegments(b, &r)
+	}
 	if c.raddr == nil && c.local.Addr.Len() == 0 {
 		c.replySources.remember(c.stack, r.from, r.to)
 	}
 	return r, nil
 }
 
-// dequeueEndpoint is dequeue for what netstack has delivered.
-func (c *UDPConn) dequeueEndpoint(b []byte) (received, tcpip.Error) {
+// readEndpoint is dequeue for what netstack has delivered, which stays there if it is only peeked
+// at.
+func (c *UDPConn) readEndpoint(b []byte, peek bool) (received, tcpip.Error) {
 	c.payload = payloadWriter{buf: b}
-	res, terr := c.ep.Read(&c.payload, tcpip.ReadOptions{NeedRemoteAddr: true})
+	res, terr := c.ep.Read(&c.payload, tcpip.ReadOptions{NeedRemoteAddr: true, Peek: peek})
 	n := c.payload.n
 	c.payload = payloadWriter{}
 	if terr != nil {
@@ -190,6 +198,9 @@ func (c *UDPConn) dequeueEndpoint(b []byte) (received, tcpip.Error) {
 		r.to, r.class, r.ttl = m.PacketInfo.DestinationAddr, m.TOS, m.TTL
 	} else if m.HasIPv6PacketInfo {
 		r.to, r.class, r.ttl = m.IPv6PacketInfo.Addr, uint8(m.TClass), m.HopLimit
+	}
+	if m := &res.ControlMessages; m.HasTimestamp && c.rxq.Stamped() {
+		r.stamps.software = m.Timestamp.UnixNano()
 	}
 	return r, nil
 }
@@ -225,8 +236,16 @@ type udpRxQueue struct {
 	reading datagramQueue // to be read before incoming; guarded by conn.rd.mu
 }
 
+// stamps says when a datagram came, in nanoseconds since 1970; 0: nobody asked, or it is not known.
+type stamps struct{ software, nic int64 }
+
+// Stamped implements rdma.DatagramSink.
+func (q *udpRxQueue) Stamped() bool {
+	return ControlMessages(q.conn.control.Load())&ReceiveTimestamps != 0
+}
+
 // Deliver implements rdma.DatagramSink.
-func (q *udpRxQueue) Deliver(ip, udp []byte) bool {
+func (q *udpRxQueue) Deliver(ip, udp []byte, at time.Time) bool {
 	n := int(binary.BigEndian.Uint16(udp[4:])) - header.UDPMinimumSize
 	if n != len(udp)-header.UDPMinimumSize || n > blockBytes {
 		return false
@@ -240,6 +259,12 @@ func (q *udpRxQueue) Deliver(ip, udp []byte) bool {
 		m.class, m.ttl = ip[0]<<4|ip[1]>>4, ip[7]
 	}
 	m.port = binary.BigEndian.Uint16(udp)
+	if q.Stamped() {
+		m.stamps.software = q.conn.stack.clock.Now().UnixNano()
+		if !at.IsZero() {
+			m.stamps.nic = at.UnixNano()
+		}
+	}
 	if !q.accepts(&m) {
 		return false
 	}
@@ -302,9 +327,90 @@ func (q *udpRxQueue) dequeue(buf []byte) (received, tcpip.Error) {
 	m, payload := q.reading.next()
 	q.charged.Add(-charge(len(payload)))
 	r := received{n: copy(buf, payload), total: len(payload), to: m.to, class: m.class, ttl: m.ttl,
-		from: tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}}
+		stamps: m.stamps, from: tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}}
 	q.reading.drop()
 	return r, nil
+}
+
+// maxJoined gives the most datagrams that are read as one: linux net/ipv4/udp_offload.c
+// UDP_GRO_CNT_MAX.
+const maxJoined = 64
+
+// joinSegments reads further datagrams behind r, which has just been read into b, as one with it,
+// by the rules of Linux's GRO (net/ipv4/udp_offload.c udp_gro_receive_segment): each has the same
+// addresses, ports, class and time to live, and the same size but for the last, which may be
+// shorter. What b has no room for is left. conn.rd.mu is held.
+func (q *udpRxQueue) joinSegments(b []byte, r *received) {
+	size, room := r.n, min(len(b), maxPayload4)
+	if size == 0 || r.total != size || r.segment != 0 {
+		return
+	}
+	for n := 1; n < maxJoined; n++ {
+		if q.reading.first == nil {
+			q.takeIncoming()
+		}
+		if q.reading.first == nil {
+			return
+		}
+		m, payload := q.reading.next()
+		next := received{total: len(payload), to: m.to, class: m.class, ttl: m.ttl,
+			from: tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}}
+		if !r.joins(&next, size, room) {
+			return
+		}
+		q.charged.Add(-charge(len(payload)))
+		copy(b[r.n:], payload)
+		q.reading.drop()
+		if r.join(&next, size) {
+			return
+		}
+	}
+}
+
+// joinEndpoint is joinSegments for what netstack has delivered. conn.rd.mu is held.
+func (c *UDPConn) joinEndpoint(b []byte, r *received) {
+	size, room := r.n, min(len(b), maxPayload4)
+	if size == 0 || r.total != size {
+		return
+	}
+	for n := 1; n < maxJoined && r.n < room; n++ {
+		next, terr := c.readEndpoint(b[r.n:room], true)
+		if terr == nil && !r.joins(&next, size, room) {
+			return
+		}
+		if terr == nil {
+			_, terr = c.readEndpoint(nil, false)
+		}
+		if terr != nil { // an error of ICMP, which is the next call's, or there is nothing
+			if !wouldBlock(terr) {
+				c.ep.SocketOptions().SetLastError(terr)
+			}
+			return
+		}
+		if r.join(&next, size) {
+			return
+		}
+	}
+}
+
+// joins reports whether next can be read with r, whose datagrams are of this size, in so much room.
+func (r *received) joins(next *received, size, room int) bool {
+	return next.total > 0 && next.total <= min(size, room-r.n) && next.from == r.from &&
+		next.to == r.to && next.class == r.class && next.ttl == r.ttl
+}
+
+// join adds next to r, and reports whether nothing can be behind it.
+func (r *received) join(next *received, size int) (last bool) {
+	r.n += next.total
+	r.total, r.segment = r.n, size
+	return next.total < size
+}
+
+// takeIncoming moves incoming to reading, which is empty.
+func (q *udpRxQueue) takeIncoming() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.reading, q.incoming = q.incoming, datagramQueue{}
 }
 
 // refill moves incoming to reading. If incoming is empty, it reads the endpoint instead: ok is
@@ -316,7 +422,10 @@ func (q *udpRxQueue) refill(buf []byte) (r received, terr tcpip.Error, ok bool) 
 	if q.reading.first != nil {
 		return r, nil, false
 	}
-	r, terr = q.conn.dequeueEndpoint(buf)
+	r, terr = q.conn.readEndpoint(buf, false)
+	if terr == nil && ControlMessages(q.conn.control.Load())&ReceiveSegments != 0 {
+		q.conn.joinEndpoint(buf, &r)
+	}
 	q.endpointEmpty = q.conn.ep.Readiness(waiter.ReadableEvents) == 0
 	return r, terr, true
 }
@@ -341,6 +450,8 @@ type datagramMeta struct {
 	at, n    uint16 // offset and length of the payload in the block, bytes
 
 	class, ttl uint8 // of the IP header
+
+	stamps stamps
 }
 
 // datagramBlock is memory for up to blockDatagrams datagrams, filled and read in order.

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -30,7 +31,7 @@ func put(t testing.TB, c *UDPConn, from string, payload []byte) bool {
 	ip[0] = 0x45
 	udp := append([]byte{byte(a.Port() >> 8), byte(a.Port()), 0, 53, byte((8 + len(payload)) >> 8),
 		byte(8 + len(payload)), 0, 0}, payload...)
-	return c.rxq.Deliver(ip, udp)
+	return c.rxq.Deliver(ip, udp, time.Time{})
 }
 
 // TestRxQueueAndEndpointAreAlike sends the same datagrams with the queue in use and with all of
@@ -304,7 +305,7 @@ func TestRxQueueDoesNotAllocate(t *testing.T) {
 	b := make([]byte, 100)
 	if n := testing.AllocsPerRun(1000, func() {
 		for range 3 {
-			if !c.rxq.Deliver(ip[:], udp[:]) {
+			if !c.rxq.Deliver(ip[:], udp[:], time.Time{}) {
 				t.Fatal("not taken")
 			}
 		}
@@ -315,5 +316,186 @@ func TestRxQueueDoesNotAllocate(t *testing.T) {
 		}
 	}); n != 0 && !raceDetector {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestReceiveSegments reads datagrams of which some lie one behind the other: those of one sender
+// and size come as one, with the size in a control message, up to 64 and to the room there is;
+// nothing changes for a reader that has not asked.
+func TestReceiveSegments(t *testing.T) {
+	type read struct{ n, size int }
+	const a, b = "192.0.2.1:7", "192.0.2.1:8"
+	type datagram struct {
+		from string
+		n    int
+	}
+	repeat := func(from string, n, count int) []datagram {
+		return slices.Repeat([]datagram{{from, n}}, count)
+	}
+	for name, c := range map[string]struct {
+		in   []datagram
+		room int
+		want []read
+	}{
+		"one":            {repeat(a, 100, 1), 1 << 16, []read{{100, 0}}},
+		"several":        {repeat(a, 100, 5), 1 << 16, []read{{500, 100}}},
+		"a shorter last": {append(repeat(a, 100, 5), datagram{a, 1}), 1 << 16, []read{{501, 100}}},
+		"more behind that": {[]datagram{{a, 9}, {a, 9}, {a, 8}, {a, 8}}, 1 << 16,
+			[]read{{26, 9}, {8, 0}}},
+		"a longer one": {[]datagram{{a, 9}, {a, 9}, {a, 10}, {a, 9}}, 1 << 16,
+			[]read{{18, 9}, {19, 10}}},
+		"other senders": {[]datagram{{a, 9}, {a, 9}, {b, 9}, {b, 9}, {a, 9}}, 1 << 16,
+			[]read{{18, 9}, {18, 9}, {9, 0}}},
+		"empty ones": {[]datagram{{a, 0}, {a, 0}, {a, 9}, {a, 0}}, 1 << 16,
+			[]read{{0, 0}, {0, 0}, {9, 0}, {0, 0}}},
+		"64 and one":    {repeat(a, 100, 65), 1 << 16, []read{{6400, 100}, {100, 0}}},
+		"64 KiB":        {repeat(a, 9000, 9), 1 << 17, []read{{63000, 9000}, {18000, 9000}}},
+		"little room":   {repeat(a, 100, 5), 250, []read{{200, 100}, {200, 100}, {100, 0}}},
+		"less than one": {repeat(a, 100, 2), 99, []read{{99, 0}, {99, 0}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newDirectRig(t, false)
+			_, to, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+			for _, asked := range []bool{true, false} {
+				must(t, to.SetReceiveSegments(asked))
+				want := c.want
+				if !asked {
+					want = nil
+				}
+				var all, got []byte
+				for i, d := range c.in {
+					payload := bytes.Repeat([]byte{byte(i + 1)}, d.n)
+					if !put(t, to, d.from, payload) {
+						t.Fatal("the datagram was not taken")
+					}
+					all = append(all, payload[:min(d.n, c.room)]...)
+					if !asked {
+						want = append(want, read{min(d.n, c.room), 0})
+					}
+				}
+				for i, w := range want {
+					buf, oob := make([]byte, c.room), make([]byte, 64)
+					must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+					n, nn, flags, from, err := to.ReadMsgUDP(buf, oob)
+					must(t, err)
+					size := 0
+					if nn > 0 {
+						if nn != alignControl(controlHeader+4) || oob[8] != 17 || oob[12] != 104 {
+							t.Errorf("control message %x", oob[:nn])
+						}
+						size = int(binary.NativeEndian.Uint32(oob[controlHeader:]))
+					}
+					if n != w.n || size != w.size || (flags != 0) != (c.room < 100) {
+						t.Errorf("asked %v, read %d: %d bytes of %d each from %v, flags %#x; "+
+							"want %v", asked, i, n, size, from, flags, w)
+					}
+					got = append(got, buf[:n]...)
+				}
+				if !bytes.Equal(got, all) {
+					t.Errorf("asked %v: not what was sent", asked)
+				}
+				if left := to.rxq.charged.Load(); left != 0 {
+					t.Errorf("%d bytes stay charged", left)
+				}
+			}
+		})
+	}
+}
+
+// TestReceiveSegmentsOfClasses: what differs in class is read apart; batches join as single reads
+// do.
+func TestReceiveSegmentsOfClasses(t *testing.T) {
+	r := newDirectRig(t, false)
+	from, to, at := r.conns(t, "udp6", "[2001:db8::1]:7", "[2001:db8::2]:53")
+	send(t, from, to, at, []byte("resolved"))
+	must(t, to.SetReceiveSegments(true))
+	must(t, to.SetReceiveTOS(true))
+	for i, class := range []int{0, 0, 2, 2, 2, 0} {
+		must(t, from.SetECN(class))
+		_, err := from.WriteToUDPAddrPort([]byte{byte(i), 1}, at)
+		must(t, err)
+	}
+	until := time.Now().Add(time.Minute)
+	for to.rxq.waiting() < 6 && time.Now().Before(until) {
+		time.Sleep(time.Millisecond)
+	}
+	must(t, to.SetReadDeadline(until))
+	ms := make([]Message, 6)
+	for i := range ms {
+		ms[i].Buffers, ms[i].OOB = [][]byte{make([]byte, 100)}, make([]byte, 64)
+	}
+	n, err := to.ReadBatch(ms, 0)
+	must(t, err)
+	var sizes, sums []int
+	for _, m := range ms[:n] {
+		sizes, sums = append(sizes, m.N), append(sums, m.NN)
+	}
+	one, both := alignControl(controlHeader+4), 2*alignControl(controlHeader+4)
+	if !slices.Equal(sizes, []int{4, 6, 2}) || !slices.Equal(sums, []int{both, both, one}) {
+		t.Errorf("read %v bytes, %v of control messages", sizes, sums)
+	}
+}
+
+// waiting counts the datagrams that have not been read.
+func (q *udpRxQueue) waiting() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for b := q.incoming.first; b != nil; b = b.next {
+		n += b.written - b.read
+	}
+	return n
+}
+
+// TestReceiveTimestamps: what comes by the link has the NIC's stamp and the system's, what comes
+// through netstack the latter only; both lie between sending and reading.
+func TestReceiveTimestamps(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		r := newDirectRig(t, closed)
+		for network, at := range map[string][2]string{
+			"udp4": {"192.0.2.1:7", "192.0.2.2:53"},
+			"udp6": {"[2001:db8::1]:7", "[2001:db8::2]:53"},
+		} {
+			from, to, remote := r.conns(t, network, at[0], at[1])
+			send(t, from, to, remote, []byte("resolved"))
+			for _, asked := range []bool{true, false, true} {
+				must(t, to.SetReceiveTimestamps(asked))
+				before := time.Now()
+				_, err := from.WriteToUDPAddrPort([]byte("x"), remote)
+				must(t, err)
+				oob := make([]byte, 100)
+				_, nn, _, _, err := to.ReadMsgUDP(make([]byte, 10), oob)
+				must(t, err)
+				after := time.Now()
+				if !asked {
+					if nn != 0 {
+						t.Errorf("%x without being asked", oob[:nn])
+					}
+					continue
+				}
+				m, rest, ok, e := nextControl(oob[:nn])
+				if !ok || e != 0 || len(rest) != 0 || m.level != 1 || m.kind != 37 ||
+					len(m.data) != 48 {
+					t.Fatalf("control messages %x", oob[:nn])
+				}
+				stamp := func(at int) time.Time {
+					native := binary.NativeEndian
+					return time.Unix(int64(native.Uint64(m.data[at:])),
+						int64(native.Uint64(m.data[at+8:])))
+				}
+				software, none, nic := stamp(0), stamp(16), stamp(32)
+				if software.Before(before.Round(0)) || software.After(after) || none.Unix() != 0 {
+					t.Errorf("%s: software stamp %v, sent at %v and read at %v", network, software,
+						before, after)
+				}
+				if closed {
+					if !nic.Equal(time.Unix(0, 0)) {
+						t.Errorf("%s, through netstack: the NIC's stamp is %v", network, nic)
+					}
+				} else if nic.Before(before.Add(-time.Millisecond)) || nic.After(software) {
+					t.Errorf("%s: NIC's stamp %v, sent at %v, software stamp %v", network, nic,
+						before, software)
+				}
+			}
+		}
 	}
 }

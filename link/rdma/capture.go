@@ -53,6 +53,7 @@ func (w *worker) capture(taps []*capture.Tap, frames []dv.Packet) {
 	timed := w.captured.WantsNICTime()
 	if timed {
 		w.nicTime.follow(w, frames)
+		w.timed = true
 	}
 	var one [1][]byte
 	f := capture.Frame{Bufs: one[:]}

@@ -3,11 +3,13 @@ package rdma
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -211,12 +213,15 @@ func (e *Endpoint) SetLocalAddresses(addresses []netip.Prefix) {
 // then spared a packet with its buffers, the search for its endpoint, a place in the endpoint's
 // queue and a wake-up of its reader: 1.3 us of the 2.3 that a small DNS query takes.
 type DatagramSink interface {
+	// Stamped says whether Deliver has use for the time.
+	Stamped() bool
 	// Deliver offers a datagram that may take the fast path: its IP header, which has no options or
 	// extensions, and the UDP header with all that follows it in the packet. The caller keeps both.
+	// at is when the NIC received it; zero if the NIC does not say, or unless Stamped.
 	// False: it is not for this sink, or not now, and netstack decides about it and all that
 	// follows it in the batch. The same holds after a datagram to the port that may not take the
 	// fast path, one to a group for example.
-	Deliver(ip, udp []byte) bool
+	Deliver(ip, udp []byte, at time.Time) bool
 	// Flush ends a batch in which a datagram was delivered. It may be called when none was.
 	Flush()
 }
@@ -254,7 +259,14 @@ func (w *worker) sinkFor(r *run, sinks *sinkFinder) DatagramSink {
 // took it.
 func (w *worker) deliverToSink(r *run, sink DatagramSink) bool {
 	frame := w.frames[r.first].Data
-	if !r.fastPath || !sink.Deliver(frame[r.L3:r.L4], frame[r.L4:r.End]) {
+	if !r.fastPath {
+		return false
+	}
+	var at time.Time
+	if sink.Stamped() {
+		at = w.stampOf(&w.frames[r.first])
+	}
+	if !sink.Deliver(frame[r.L3:r.L4], frame[r.L4:r.End], at) {
 		return false
 	}
 	if last := len(w.sinks) - 1; last < 0 || w.sinks[last] != sink {
@@ -267,6 +279,15 @@ func (w *worker) deliverToSink(r *run, sink DatagramSink) bool {
 	c.packets++
 	c.bytes += uint64(r.End - r.L3)
 	return true
+}
+
+// stampOf says when the NIC received a frame of the batch at hand; zero: it does not say.
+func (w *worker) stampOf(p *dv.Packet) time.Time {
+	if !w.timed {
+		w.nicTime.follow(w, w.merge.batch)
+		w.timed = true
+	}
+	return w.nicTime.of(p)
 }
 
 // flushSinks ends a batch for the sinks that have taken datagrams of it.

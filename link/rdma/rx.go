@@ -27,6 +27,7 @@ func (w *worker) receive(n int) {
 		return
 	}
 	linear := w.linearize(frames)
+	w.timed = false
 	if taps := w.e.taps.Load(); taps != nil {
 		w.capture(*taps, frames)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
@@ -15,7 +16,9 @@ type recordingSink struct {
 	heard  []string // copies: the bytes are borrowed
 }
 
-func (b *recordingSink) Deliver(ip, udp []byte) bool {
+func (b *recordingSink) Stamped() bool { return false }
+
+func (b *recordingSink) Deliver(ip, udp []byte, _ time.Time) bool {
 	b.heard = append(b.heard, fmt.Sprintf("%x %x", ip, udp))
 	return !b.refuse
 }
@@ -156,8 +159,13 @@ func TestSinkIsNotOffered(t *testing.T) {
 // discardSink accepts everything.
 type discardSink struct{ bytes int }
 
-func (h *discardSink) Deliver(ip, udp []byte) bool { h.bytes += len(udp); return true }
-func (h *discardSink) Flush()                      {}
+func (h *discardSink) Stamped() bool { return true }
+func (h *discardSink) Flush()        {}
+
+func (h *discardSink) Deliver(_, udp []byte, _ time.Time) bool {
+	h.bytes += len(udp)
+	return true
+}
 
 func TestSinkDoesNotAllocate(t *testing.T) {
 	j, hole := newJudge(t, true), new(discardSink)

@@ -146,6 +146,7 @@ type worker struct {
 	captured capture.Batch // of this batch, while there are taps
 	refusal  string        // why the frame at hand is dropped
 	nicTime  nicTime
+	timed    bool // nicTime has followed this batch
 
 	filter filter.Batch // Options.Filter, for this batch
 

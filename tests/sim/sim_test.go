@@ -63,6 +63,30 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// TestSegments: questions of many datagrams, sent by one call and read by few, over a lossy cable,
+// between two of ours and with a plain host at either end.
+func TestSegments(t *testing.T) {
+	alone(t)
+	for seed := range seeds(t) {
+		d := newDice(seed, 7)
+		hosts := []HostPlan{newOurs(d, 1500), newOurs(d, 1500), {Kind: Plain}}
+		for i := range hosts {
+			hosts[i].IPv6 = true
+		}
+		var work []WorkPlan
+		for i, ends := range [][2]int{{0, 1}, {1, 0}, {0, 2}, {2, 0}} {
+			work = append(work, WorkPlan{Kind: Datagrams, Server: ends[0], Client: ends[1],
+				Count: 4, Bytes: d.IntN(1 << 16), Back: 3 + 4*d.IntN(250), IPv6: i%2 == 0})
+		}
+		net := NetPlan{MTU: 1500, Delay: time.Millisecond, Quantum: 200 * time.Microsecond,
+			Harm: Harm{Lose: 0.02, Double: 0.02}, HarmFor: time.Minute}
+		if r := Run(Plan{Seed: seed, Net: net, Hosts: hosts, Work: work}); r.Err != nil {
+			t.Errorf("seed %d: %v", seed, r.Err)
+		}
+		runtime.GC()
+	}
+}
+
 // TestFragmentsOfPlain: a plain host floods ours with datagrams of several fragments each, some of
 // which its queue for an unknown neighbour has no room for: all datagrams arrive when sent again.
 func TestFragmentsOfPlain(t *testing.T) {

@@ -19,7 +19,11 @@ func (w *world) startWork() {
 		w.jobs = append(w.jobs, j)
 		switch p.Kind {
 		case Datagrams:
-			j.datagrams()
+			if p.inParts() {
+				j.segments()
+			} else {
+				j.datagrams()
+			}
 		case Web:
 			j.web()
 		case Script:

@@ -118,12 +118,13 @@ var receives = map[sockOption]stack.ControlMessages{
 	{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO}:  stack.ReceivePacketInfo6,
 	{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT}: stack.ReceiveHopLimit,
 	{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS}:   stack.ReceiveTrafficClass,
+	{unix.SOL_UDP, unix.UDP_GRO}:                stack.ReceiveSegments,
 }
 
 // setUDPOption sets a socket option, or what stands for it.
 func setUDPOption(c udpConn, level, name, v int) (err error) {
 	if c, ok := c.(*stack.UDPConn); ok {
-		if level == unix.SOL_UDP {
+		if level == unix.SOL_UDP && name == unix.UDP_SEGMENT {
 			return c.SetSegmentSize(v)
 		}
 		return c.SetReceive(receives[sockOption{level, name}], v != 0)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 var udpData = []behaviour{
@@ -72,6 +74,24 @@ var udpData = []behaviour{
 			r.Err(fmt.Sprint("WriteMsgUDPAddrPort ", n, oobn), err)
 			for range 5 {
 				r.noteReadFrom("server", p, 64)
+			}
+		}
+	}},
+	{"datagrams of one call, read as one or one by one", func(r *run) {
+		for _, network := range []string{"udp4", "udp6", "udp"} {
+			for gro := range 2 {
+				p, c := r.packet(network, ""), r.free(network, "")
+				r.must(setUDPOption(p, unix.SOL_UDP, unix.UDP_GRO, gro))
+				to := r.to(p)
+				if network == "udp6" {
+					to = r.to6(p)
+				}
+				for _, n := range []int{1, 99, 100, 101, 200, 1050, 6400} {
+					r.Text(fmt.Sprint(network, " UDP_GRO ", gro, ", ", n, " bytes"),
+						r.segmentsRead(p, c, to, n, gro != 0))
+				}
+				p.Close()
+				c.Close()
 			}
 		}
 	}},
@@ -259,4 +279,26 @@ var udpData = []behaviour{
 		r.Err("WriteTo", err)
 		r.noteReadFrom("read", p, 64)
 	}},
+}
+
+// segmentsRead has c send n bytes as datagrams of 100, and describes how p reads them. Those that
+// have not all come when p begins to read are not joined: that is tried again.
+func (r *run) segmentsRead(p, c udpConn, to *net.UDPAddr, n int, joined bool) (saw string) {
+	r.Helper()
+	for range 50 {
+		_, _, err := c.WriteMsgUDP(make([]byte, n), segmentControl(100), to)
+		r.must(err)
+		var reads []string
+		for left := n; left > 0; {
+			oob := make([]byte, 64)
+			m, nn, flags, _, err := p.ReadMsgUDP(make([]byte, 1<<16), oob)
+			r.must(err)
+			left -= m
+			reads = append(reads, fmt.Sprintf("%d %x %#x", m, oob[:nn], flags))
+		}
+		if saw = squeeze(reads); !joined || len(reads) == 1 {
+			break
+		}
+	}
+	return saw
 }
