@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,6 +74,11 @@ func (u *upgraded) upgrade() {
 	if err := before.Wait(); err != nil ||
 		!strings.Contains(said.String(), "drained: no connection was cut") {
 		u.t.Errorf("the server before ended with %v: %s", err, said)
+	}
+	if slices.Contains(u.args, "xdp") { // without any capability for that
+		if err := u.errs.await("every receive queue has an AF_XDP socket"); err != nil {
+			u.t.Error(err, u.errs)
+		}
 	}
 }
 

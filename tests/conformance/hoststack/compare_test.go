@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/stack/metrics"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
@@ -83,7 +84,11 @@ func TestHostXDPSameAsKernel(t *testing.T) {
 	w := xdpWorld(t)
 	compareAll(t, "the host's own addresses, through AF_XDP",
 		func(*testing.T) *world { return w }, byDesignOnHost, every)
-	st := w.server.(inside).sockets.(netstack).PacketPort().Stats()
+	server := w.server.(inside).sockets.(netstack)
+	if got := metrics.BackendOf(server.Stack); got != "xdp" {
+		t.Errorf("the backend is called %s", got)
+	}
+	st := server.PacketPort().Stats()
 	if st.XDP == nil || st.Rx[0].Frames < 10*st.Rx[1].Frames {
 		t.Errorf("the server's frames came by other sockets than AF_XDP: %+v", st)
 	}
