@@ -71,7 +71,8 @@ func testZeroCopyHandOver(t *testing.T, cut bool) {
 		d := s.Device()
 		must(t, s.Close())
 		if sent, held := inPlace(d); sent == 0 || held != 0 {
-			t.Errorf("a device has sent %d packets in place, and is closed with %d held", sent, held)
+			t.Errorf("a device has sent %d packets in place, and is closed with %d held", sent,
+				held)
 		}
 	}
 }

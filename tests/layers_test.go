@@ -284,8 +284,8 @@ var services = []string{
 }
 
 // anyTest is what every test file may import.
-var anyTest = []string{"tests/lib/need", "tests/lib/moving", "tests/lib/onwire", "tests/lib/pipes", "clock",
-	"clock/clocktest", "internal/random", xsys, xnet}
+var anyTest = []string{"tests/lib/need", "tests/lib/moving", "tests/lib/onwire",
+	"tests/lib/pipes", "clock", "clock/clocktest", "internal/random", xsys, xnet}
 
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is
 // allowed in the first one's directory.

@@ -166,7 +166,8 @@ func TestPacketRefusals(t *testing.T) {
 	}
 }
 
-// TestDoctorOfXDP names what keeps an interface from being served through AF_XDP, and what does not.
+// TestDoctorOfXDP names what keeps an interface from being served through AF_XDP, and what does
+// not.
 func TestDoctorOfXDP(t *testing.T) {
 	server, client := vethLab(t)
 	for _, c := range []struct {
@@ -183,7 +184,8 @@ func TestDoctorOfXDP(t *testing.T) {
 		{"nobody", "--device veth0", true, 1, []string{"failed   capabilities: CAP_NET_RAW and " +
 			"CAP_NET_ADMIN and CAP_BPF missing"}},
 		{"no interface", "--device eth7", false, 1, []string{"there is no interface eth7 here"}},
-		{"none named", "", false, 2, []string{"--backend xdp looks at the interface that --device"}},
+		{"none named", "", false, 2,
+			[]string{"--backend xdp looks at the interface that --device"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.name != "veth" {

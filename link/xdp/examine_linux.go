@@ -57,7 +57,8 @@ func lackingCapabilities() error {
 		name   string
 	}{{unix.CAP_NET_RAW, "CAP_NET_RAW"}, {unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"},
 		{unix.CAP_BPF, "CAP_BPF"}} {
-		if has&(1<<c.number) == 0 && (c.number != unix.CAP_BPF || has&(1<<unix.CAP_SYS_ADMIN) == 0) {
+		if has&(1<<c.number) == 0 &&
+			(c.number != unix.CAP_BPF || has&(1<<unix.CAP_SYS_ADMIN) == 0) {
 			lacking = append(lacking, c.name)
 		}
 	}

@@ -99,7 +99,8 @@ func TestFragmentsMayBeTaken(t *testing.T) {
 		linux := simkernel.New(nic, c.linux)
 		cfg.NIC.Model.Kernel = func() (uverbs.Kernel, error) { return linux.OpenNode() }
 		wireAddresses(t, host, far)
-		st := inside{host, kernel{}}.onHost(t, cfg.NIC, stack.BackendAuto, 0).sockets.(netstack).Stack
+		on := inside{host, kernel{}}.onHost(t, cfg.NIC, stack.BackendAuto, 0)
+		st := on.sockets.(netstack).Stack
 		for _, h := range st.Health() {
 			if got := fmt.Sprint(h.Notice); h.Reporter == "rx" && got != c.want {
 				t.Errorf("%+v: %s, want %s", c.linux, got, c.want)
