@@ -72,11 +72,12 @@ func TestFragments(t *testing.T) {
 	var f fragments
 	for i := range 2000 {
 		v6, ours := i%2 == 0, i%3 != 0
-		port, proto, head := uint16(53), byte(protoUDP), udp(7, 53, nil)
+		port, proto := uint16(53), byte(protoUDP)
 		if !ours {
 			port = 54
 		}
-		if head = udp(7, port, nil); !v6 && i%5 == 0 {
+		head := udp(7, port, nil)
+		if !v6 && i%5 == 0 {
 			proto, head = protoTCP, tcp(7, port+27, 2, nil)
 		}
 		d := append(head, payload(random.IntN(4000))...)
