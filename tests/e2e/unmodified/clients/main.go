@@ -23,6 +23,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/nats-io/nats.go"
 	"github.com/pion/turn/v5"
+	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 	"github.com/redis/go-redis/v9"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -37,6 +38,7 @@ func main() {
 		"redcon": overRedis, "nats": overNATS, "ssh": overSSH, "wireguard": overWireGuard,
 		"fasthttp": overFastHTTP, "websocket": overWebsocket, "etcd": overEtcd,
 		"webdav": overWebDAV, "prometheus": askPrometheus, "example": greeted,
+		"deployed caddy": askDeployedCaddy,
 
 		"redis-server": serveRedis, "mysql-server": serveMySQL, "metrics-server": serveMetrics,
 	}
@@ -174,12 +176,36 @@ var anyCertificate = &tls.Config{InsecureSkipVerify: true, ServerName: "server.t
 
 // overHTTPVersions gets one file over HTTP/1, HTTP/2 and HTTP/3.
 func overHTTPVersions(_ context.Context, host string) error {
-	url := "https://" + net.JoinHostPort(host, "443") + "/file"
-	one := &http.Transport{TLSClientConfig: anyCertificate.Clone(), ForceAttemptHTTP2: false,
-		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}
-	two := &http.Transport{TLSClientConfig: anyCertificate.Clone(), ForceAttemptHTTP2: true}
+	return getByVersions("https://server.test/file", host)
+}
+
+// askDeployedCaddy gets a file of deploy/unmodified's Caddy at any name, and at that of its site by
+// each version of HTTP.
+func askDeployedCaddy(_ context.Context, host string) error {
+	got, err := fetch(http.DefaultClient, "http://"+host+"/file", nil)
+	if err := errors.Join(err, sameBytes("http", got, blob(3_000_000))); err != nil {
+		return err
+	}
+	return getByVersions("https://files.example.org/file", host)
+}
+
+// getByVersions gets a URL from a host over HTTP/1, HTTP/2 and HTTP/3.
+func getByVersions(url, host string) error {
+	at := net.JoinHostPort(host, "443")
+	insecure := &tls.Config{InsecureSkipVerify: true}
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, at)
+	}
+	one := &http.Transport{TLSClientConfig: insecure.Clone(), ForceAttemptHTTP2: false,
+		DialContext: dial, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}
+	two := &http.Transport{TLSClientConfig: insecure.Clone(), ForceAttemptHTTP2: true,
+		DialContext: dial}
+	three := &http3.Transport{TLSClientConfig: insecure.Clone(), Dial: func(ctx context.Context,
+		_ string, t *tls.Config, q *quic.Config) (*quic.Conn, error) {
+		return quic.DialAddrEarly(ctx, at, t, q)
+	}}
 	for version, transport := range map[string]http.RoundTripper{"HTTP/1.1": one, "HTTP/2.0": two,
-		"HTTP/3.0": &http3.Transport{TLSClientConfig: anyCertificate.Clone()}} {
+		"HTTP/3.0": three} {
 		c := &http.Client{Transport: transport}
 		r, err := c.Get(url)
 		if err != nil {
