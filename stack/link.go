@@ -324,7 +324,7 @@ const (
 //
 // Upstream: docs/upstream/18-hystart-pause.md. No longer needed when the rows "pauses" of
 // tests/conformance/roads pass without it. The threshold is that of 20-threshold.md, the fractions
-// those of 33-cubic-fraction.md.
+// are those of 33-cubic-fraction.md, the rest is that of 34-cubic-idle.md.
 type slowStarts struct {
 	clock  clock.Clock
 	net    *gstack.Stack
@@ -374,6 +374,7 @@ func (o *slowStarts) noteFull(ep tcpip.Endpoint) {
 		o.timer.Reset(slowStartSweep)
 	}
 	o.all[c] = new(slowStart)
+	o.fields.beginEpoch(c, o.net.Clock().NowMonotonic())
 }
 
 // lookAtAll looks at all connections, and forgets those that write no more.

@@ -3,6 +3,7 @@ package roads
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"slices"
@@ -130,6 +131,43 @@ func TestNoPath(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRest: a connection that has lost something and rests for a minute goes on as before. CUBIC's
+// time is to stand still meanwhile.
+func TestRest(t *testing.T) {
+	oneProcessor(t)
+	need.Long(t, "transfers of 4 MiB, some seconds")
+	if raceDetector {
+		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
+	}
+	const size = 4 << 20
+	roads := Roads(20 * time.Millisecond)
+	within(t, func(w *World) {
+		ways := w.Travel(roads[slices.IndexFunc(roads,
+			func(r Road) bool { return r.Name == "100M/10ms" })], 0)
+		server, client, err := w.connect()
+		must(t, err)
+		defer func() { w.await(time.Minute, func() { _, _ = server.Close(), client.Close() }) }()
+		var rates []float64
+		for range 3 {
+			began, full := w.Now(), ways[0].Full
+			go func() { _, _ = server.Write(make([]byte, size)) }()
+			w.await(time.Hour, func() { _, err = io.CopyN(io.Discard, client, size) })
+			must(t, err)
+			rates = append(rates, size/(w.Now()-began).Seconds()/1e6)
+			t.Logf("%.2f MB/s, %d frames lost", rates[len(rates)-1], ways[0].Full-full)
+			rested := make(chan struct{})
+			w.clock.Clock().AfterFunc(time.Minute, func() { close(rested) })
+			w.await(time.Hour, func() { <-rested })
+		}
+		if ways[0].Full == 0 {
+			t.Error("nothing is lost: the test shows nothing")
+		}
+		if least := slices.Min(rates); least < rates[0]*0.7 {
+			t.Errorf("%.2f MB/s after a rest, %.2f before", least, rates[0])
+		}
+	})
 }
 
 func printWorlds(t *testing.T) {

@@ -245,6 +245,36 @@ func TestCubicFraction(t *testing.T) {
 		s.SndCwnd, c.C*at*at*at+c.WMax)
 }
 
+// TestCubicIdle: a connection that has lost something and rests for a minute has the window of a
+// minute of growth at the first acknowledgement after it.
+func TestCubicIdle(t *testing.T) {
+	h := newHost(t, false)
+	c := h.open(mss(1036), sackOK())
+	for range 10 {
+		h.write(c, 1000)
+		h.advance(time.Microsecond)
+	}
+	h.sent()
+	for end := range uint32(3) {
+		h.send(segment{flags: ack, seq: 1, ack: 1, win: -1,
+			options: options(h.sack(0, [2]uint32{1001, 2001 + 1000*end}))})
+	}
+	h.advance(10 * time.Millisecond)
+	h.send(segment{flags: ack, seq: 1, ack: 10001, win: -1})
+	h.advance(time.Minute)
+	before := h.window()
+	for range 5 {
+		h.write(c, 1000)
+		h.advance(time.Microsecond)
+	}
+	h.advance(10 * time.Millisecond)
+	h.send(segment{flags: ack, seq: 1, ack: 15001, win: -1})
+	after := h.window()
+	shows(t, "34-cubic-idle", after > 10*before,
+		"a window of %d packets before a minute of rest, of %d after five more are acknowledged",
+		before, after)
+}
+
 // TestProbe: the peer is slow for two round trips, and the tail loss probe is sent for nothing. The
 // acknowledgement of all data, which comes before the one with the report of a duplicate, counts as
 // that of the probe: a loss, for which the window shrinks.
