@@ -51,7 +51,14 @@ func TestConfigRefused(t *testing.T) {
 	if err := os.WriteFile(file, []byte("device=eth0\nadress=host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	rules := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(rules, []byte("chain input {\nallow\n}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct{ name, variables, want string }{
+		{"no file of rules", "DEVICE=eth0 ADDRESS=host FILTER=/no/such",
+			"RDMA_NETSTACK_FILTER=/no/such: open /no/such"},
+		{"a wrong rule", "DEVICE=eth0 ADDRESS=host FILTER=" + rules, `: line 2: "allow": want ip`},
 		{"a typo", "DEVICE=eth0 ADRESS=host", "RDMA_NETSTACK_ADRESS is not known"},
 		{"a typo in a file", "CONFIG=" + file, file + ", line 2: ADRESS is not known"},
 		{"no file", "CONFIG=/no/such", "RDMA_NETSTACK_CONFIG: open /no/such"},

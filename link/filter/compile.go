@@ -18,30 +18,78 @@ type program struct {
 
 // check holds what is left of a rule once the source address is known to match.
 type check struct {
-	verdict    Verdict
-	proto      uint8 // the only one, if single
-	single     bool
-	anyProto   bool
-	needsPorts bool
-	free       bool // nothing is left: the rule matches
-	first      [2]uint16
-	last       [2]uint16 // one range of source and of destination ports
-	ports      [2]*portSet
-	protos     *byteSet
-	types      *byteSet
-	dst        *addressIndex // value 1: matches
-	limit      *rate
-	number     int32 // in the list, from 1
+	needs   condition
+	verdict Verdict
+	number  int32 // in the list, from 1
+	first   [2]uint16
+	last    [2]uint16 // one range of source and of destination ports
+	ports   [2]*portSet
+	protos  *byteSet
+	types   *byteSet
+	dst     *addressIndex // value 1: matches
+	limit   *rate
+}
+
+// condition names what a check looks at, or several of them.
+type condition uint8
+
+const (
+	needPorts condition = 1 << iota // to be in the ranges
+	needSets                        // to be in ports, besides
+	needType
+	needProto
+	needDestination
+	needLimit
+)
+
+// kind groups protocols that different rules are about, so that of rules about ports only those of
+// the protocol are looked at.
+type kind uint8
+
+const (
+	kindTCP kind = iota
+	kindUDP
+	kindICMP  // of the family
+	kindOther // all else, and what is not known
+	kinds
+)
+
+// proto is the protocol of a kind; ok is false for kindOther, which has many.
+func (k kind) proto(family uint8) (proto uint8, ok bool) {
+	switch {
+	case k == kindTCP:
+		return protoTCP, true
+	case k == kindUDP:
+		return protoUDP, true
+	case k == kindICMP && family == 4:
+		return protoICMP, true
+	case k == kindICMP:
+		return protoICMPv6, true
+	}
+	return 0, false
+}
+
+// mayMatch reports whether the check can match a packet of that kind; always, if it matches all of
+// them.
+func (c *check) mayMatch(family uint8, k kind) (may, always bool) {
+	proto, one := k.proto(family)
+	switch {
+	case one && c.protos != nil && !c.protos.has(proto), !one && c.needs&(needPorts|needType) != 0:
+		return false, false
+	case one:
+		return true, c.needs&^needProto == 0
+	}
+	return true, c.needs == 0
 }
 
 // sources holds the rules that may match, by source address of one family.
 type sources struct {
-	by      *addressIndex // values are numbers of classes
+	by      *addressIndex // values are numbers of classes, of the first kind
 	classes []class
 	checks  []uint32 // of all classes, one after the other: numbers in program.rules
 }
 
-// class holds the addresses at which the same rules may match.
+// class holds the addresses and the kind of packet at which the same rules may match.
 type class struct{ first, count uint32 }
 
 // maxChecks bounds sources.checks.
@@ -67,18 +115,18 @@ func compile(d Direction, c *chainText) (*program, error) {
 }
 
 func newCheck(r *rule, number int32) check {
-	c := check{verdict: r.verdict, protos: r.protos, types: r.types, limit: r.limit,
-		anyProto: r.protos == nil, number: number}
+	c := check{verdict: r.verdict, protos: r.protos, types: r.types, limit: r.limit, number: number}
 	if r.protos != nil {
-		n := 0
-		for proto := range 256 {
-			if r.protos.has(uint8(proto)) {
-				n, c.proto = n+1, uint8(proto)
-			}
-		}
-		c.single = n == 1
+		c.needs |= needProto
+	}
+	if r.types != nil {
+		c.needs |= needType
+	}
+	if r.limit != nil {
+		c.needs |= needLimit
 	}
 	if r.dst != nil {
+		c.needs |= needDestination
 		c.dst = indexOfSet(r.dst)
 	}
 	for i, s := range [2]*portSet{r.sport, r.dport} {
@@ -86,14 +134,14 @@ func newCheck(r *rule, number int32) check {
 		if s == nil {
 			continue
 		}
-		c.needsPorts = true
+		c.needs |= needPorts
 		if first, last, one := s.only(); one {
 			c.first[i], c.last[i] = first, last
 		} else {
+			c.needs |= needSets
 			c.ports[i] = s
 		}
 	}
-	c.free = r.dst == nil && r.protos == nil && !c.needsPorts && r.types == nil && r.limit == nil
 	return c
 }
 
@@ -167,7 +215,7 @@ func (s *sources) compile(family uint8, rules []rule, checks []check) error {
 			active = edges[0].apply(active)
 			edges = edges[1:]
 		}
-		value, err := s.classOf(active, checks, known)
+		value, err := s.classesOf(family, active, checks, known)
 		if err != nil {
 			return err
 		}
@@ -194,26 +242,37 @@ func (e edge) apply(active []uint32) []uint32 {
 	return active
 }
 
-// classOf returns the number of the class with these rules, as far as they can be reached.
-func (s *sources) classOf(active []uint32, checks []check, known map[string]uint32) (uint32,
-	error) {
-	if i := slices.IndexFunc(active, func(r uint32) bool { return checks[r].free }); i >= 0 {
-		active = active[:i+1]
-	}
-	key := make([]byte, 0, 4*len(active))
-	for _, r := range active {
-		key = binary.LittleEndian.AppendUint32(key, r)
+// classesOf returns the number of the first of the classes with these rules, one for each kind of
+// packet, as far as they can be reached.
+func (s *sources) classesOf(family uint8, active []uint32, checks []check,
+	known map[string]uint32) (uint32, error) {
+	var reached [kinds][]uint32
+	var key []byte
+	for k := range kinds {
+		for _, r := range active {
+			may, always := checks[r].mayMatch(family, k)
+			if may {
+				reached[k] = append(reached[k], r)
+				key = binary.LittleEndian.AppendUint32(key, r)
+			}
+			if always {
+				break
+			}
+		}
+		key = append(key, ';')
 	}
 	if n, ok := known[string(key)]; ok {
 		return n, nil
 	}
-	if len(s.checks)+len(active) > maxChecks {
-		return 0, fmt.Errorf("more than %d combinations of source addresses and rules: write one "+
-			"rule with a set of prefixes in place of many rules", maxChecks)
-	}
 	n := uint32(len(s.classes))
-	s.classes = append(s.classes, class{uint32(len(s.checks)), uint32(len(active))})
-	s.checks = append(s.checks, active...)
+	for _, rules := range reached {
+		if len(s.checks)+len(rules) > maxChecks {
+			return 0, fmt.Errorf("more than %d combinations of source addresses and rules: write "+
+				"one rule with a set of prefixes in place of many rules", maxChecks)
+		}
+		s.classes = append(s.classes, class{uint32(len(s.checks)), uint32(len(rules))})
+		s.checks = append(s.checks, rules...)
+	}
 	known[string(key)] = n
 	return n, nil
 }
@@ -225,10 +284,10 @@ func (p *program) judge(k *Packet, limits func(*check) bool) (Verdict, int32) {
 	if k.family == 6 {
 		s = &p.v6
 	}
-	c := s.classes[s.by.find(k.src)]
+	c := s.classes[s.by.find(k.src)+uint32(k.group)]
 	for _, i := range s.checks[c.first : c.first+c.count] {
 		r := &p.rules[i]
-		if !r.free && !r.matches(k) || r.limit != nil && (limits == nil || !limits(r)) {
+		if r.needs != 0 && !r.matches(k, limits) {
 			continue
 		}
 		return r.verdict, r.number
@@ -237,24 +296,24 @@ func (p *program) judge(k *Packet, limits func(*check) bool) (Verdict, int32) {
 }
 
 // matches reports whether what is left of a rule matches.
-func (r *check) matches(k *Packet) bool {
-	if !r.anyProto {
-		if !k.known || r.single && k.proto != r.proto || !r.single && !r.protos.has(k.proto) {
-			return false
-		}
-	}
-	if r.needsPorts {
-		if !k.ports || k.dport < r.first[1] || k.dport > r.last[1] || k.sport < r.first[0] ||
-			k.sport > r.last[0] {
-			return false
-		}
-		if r.ports[0] != nil && !r.ports[0].has(k.sport) ||
-			r.ports[1] != nil && !r.ports[1].has(k.dport) {
-			return false
-		}
-	}
-	if r.types != nil && (!k.typed || !r.types.has(k.kind)) {
+func (r *check) matches(k *Packet, limits func(*check) bool) bool {
+	if r.needs&needPorts != 0 && (!k.ports || k.dport < r.first[1] || k.dport > r.last[1] ||
+		k.sport < r.first[0] || k.sport > r.last[0]) {
 		return false
 	}
-	return r.dst == nil || r.dst.find(k.dst) == 1
+	if r.needs&needSets != 0 && (r.ports[0] != nil && !r.ports[0].has(k.sport) ||
+		r.ports[1] != nil && !r.ports[1].has(k.dport)) {
+		return false
+	}
+	if r.needs&^(needPorts|needSets|needProto) == 0 && k.group != kindOther {
+		return true // mayMatch has seen the protocol
+	}
+	switch {
+	case r.needs&needProto != 0 && k.group == kindOther && (!k.known || !r.protos.has(k.proto)),
+		r.needs&needType != 0 && (!k.typed || !r.types.has(k.kind)),
+		r.needs&needDestination != 0 && r.dst.find(k.dst) != 1,
+		r.needs&needLimit != 0 && (limits == nil || !limits(r)):
+		return false
+	}
+	return true
 }

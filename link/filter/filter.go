@@ -332,18 +332,19 @@ func (b *Batch) count(to *atomic.Uint64) {
 
 // Receive says why a received packet, from its IP header on, is dropped; "": it is not.
 func (b *Batch) Receive(ip []byte) string {
-	p := &b.packet
+	p, c := &b.packet, b.c
 	if !p.Read(ip) {
 		return "" // which the stack refuses
 	}
-	c := b.c
-	if n := c.entryOf(p); n > 0 {
-		e := c.entries[n-1]
-		b.count(e.hits)
-		if e.Verdict == Allowed || b.f.lets(c, p, ip, false) {
-			return ""
+	if len(c.entries) > 0 {
+		if n := c.entryOf(p); n > 0 {
+			e := c.entries[n-1]
+			b.count(e.hits)
+			if e.Verdict == Allowed || b.f.lets(c, p, ip, false) {
+				return ""
+			}
+			return c.why[n-1]
 		}
-		return c.why[n-1]
 	}
 	in := c.chains[Input]
 	if in == nil {

@@ -603,3 +603,19 @@ func BenchmarkBPF(b *testing.B) {
 		}
 	}
 }
+
+// TestNoAllocation: judging a packet allocates nothing.
+func TestNoAllocation(t *testing.T) {
+	f := newFilter(t, sample)
+	ip := packet("198.51.100.8", "192.0.2.10", protoTCP, flagACK, 4000, 443)
+	out := packet("192.0.2.10", "198.51.100.8", protoTCP, flagACK, 443, 4000)
+	var b Batch
+	b.Begin(f)
+	defer b.End()
+	if n := testing.AllocsPerRun(1000, func() {
+		b.Receive(ip)
+		f.Send(out)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -29,13 +29,16 @@ type node struct {
 
 // cell describes a part of the numbers.
 type cell struct {
-	at    uint32 // the first start that is not before the cell; or its node's number
-	count int32  // of starts in the cell; cut: it has a node
+	value uint32 // of the interval that its first number lies in
+	// run says how many starts are in the cell, in the low bits, and above them which is the first;
+	// or that it is cut, and the number of its node.
+	run uint32
 }
 
 const (
-	cut      = -1
+	runBits  = 3
 	runLimit = 4 // starts of a cell that are looked at one by one
+	cut      = 1<<runBits - 1
 	maxCells = 1 << 20
 )
 
@@ -65,9 +68,9 @@ func (x *index) cutNode(a, b int) uint32 {
 		for to < b && (x.starts[to]-n.base)>>n.shift == uint64(i) {
 			to++
 		}
-		c := cell{uint32(from), int32(to - from)}
+		c := cell{x.values[from-1], uint32(from)<<runBits | uint32(min(to-from, cut))}
 		if to-from > runLimit {
-			c = cell{x.cutNode(from, to), cut}
+			c.run = x.cutNode(from, to)<<runBits | cut
 		}
 		x.cells[n.first+i] = c
 		from = to
@@ -90,15 +93,20 @@ func (x *index) find(key uint64) uint32 {
 			return n.above
 		}
 		c := x.cells[uint64(n.first)+i]
-		if c.count == cut {
-			n = &x.nodes[c.at]
-			continue
+		switch count, at := c.run&cut, c.run>>runBits; count {
+		case 0:
+			return c.value
+		case cut:
+			n = &x.nodes[at]
+		default:
+			for i, start := range x.starts[at : at+count] {
+				if start > key {
+					break
+				}
+				c.value = x.values[int(at)+i]
+			}
+			return c.value
 		}
-		at := c.at
-		for end := at + uint32(c.count); at < end && x.starts[at] <= key; {
-			at++
-		}
-		return x.values[at-1]
 	}
 }
 

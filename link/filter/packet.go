@@ -5,6 +5,7 @@ import "encoding/binary"
 // Packet holds what rules look at in an IP packet.
 type Packet struct {
 	family       uint8 // 4 or 6
+	group        kind
 	proto        uint8 // of what is behind the IP headers
 	known        bool  // proto is: not of later fragments that begin with an extension header
 	ports, typed bool  // the ports, or the type of ICMP, are there
@@ -62,8 +63,11 @@ func (p *Packet) readIPv4(ip []byte) bool {
 		return false
 	}
 	addresses := binary.BigEndian.Uint64(ip[12:])
-	*p = Packet{family: 4, proto: ip[9], known: true, payload: header,
-		src: address{hi: addresses >> 32}, dst: address{hi: addresses & 0xffffffff}}
+	p.family, p.group, p.proto, p.known = 4, kindOther, ip[9], true
+	p.ports, p.typed, p.fragment, p.later, p.hasFlags = false, false, false, false, false
+	p.flags, p.kind, p.sport, p.dport, p.ident, p.id = 0, 0, 0, 0, 0, 0
+	p.payload = header
+	p.src.hi, p.src.lo, p.dst.hi, p.dst.lo = addresses>>32, 0, addresses&0xffffffff, 0
 	if word := binary.BigEndian.Uint16(ip[6:]); word&(offsetBits|moreBit) != 0 {
 		p.fragment, p.later = true, word&offsetBits != 0
 		p.id = uint32(binary.BigEndian.Uint16(ip[4:]))
@@ -79,7 +83,7 @@ func (p *Packet) readIPv6(ip []byte) bool {
 	for isExtension(p.proto) {
 		h := ip[min(p.payload, len(ip)):]
 		if len(h) < 8 {
-			p.known = false
+			p.known, p.group = false, kindOther
 			return true
 		}
 		size := 8 + 8*int(h[1])
@@ -94,6 +98,7 @@ func (p *Packet) readIPv6(ip []byte) bool {
 		p.proto, p.payload = h[0], p.payload+size
 		if p.later {
 			p.known = !isExtension(p.proto)
+			p.group = p.groupOf()
 			return true
 		}
 	}
@@ -111,17 +116,20 @@ func isExtension(proto uint8) bool {
 
 // readTransport reads what is behind the IP headers.
 func (p *Packet) readTransport(b []byte) {
+	p.group = p.groupOf()
 	if p.later || len(b) == 0 {
 		return
 	}
 	switch p.proto {
-	case protoTCP, protoUDP:
+	case protoTCP:
+		if len(b) >= 14 {
+			p.hasFlags, p.flags = true, b[13]
+		}
+		fallthrough
+	case protoUDP:
 		if len(b) >= 4 {
 			word := binary.BigEndian.Uint32(b)
 			p.ports, p.sport, p.dport = true, uint16(word>>16), uint16(word)
-		}
-		if p.proto == protoTCP && len(b) >= 14 {
-			p.hasFlags, p.flags = true, b[13]
 		}
 	case protoICMP, protoICMPv6:
 		p.typed, p.kind = true, b[0]
@@ -129,6 +137,20 @@ func (p *Packet) readTransport(b []byte) {
 			p.ident = binary.BigEndian.Uint16(b[4:])
 		}
 	}
+}
+
+// groupOf returns the kind of a packet.
+func (p *Packet) groupOf() kind {
+	switch {
+	case !p.known:
+	case p.proto == protoTCP:
+		return kindTCP
+	case p.proto == protoUDP:
+		return kindUDP
+	case p.proto == protoICMP && p.family == 4, p.proto == protoICMPv6 && p.family == 6:
+		return kindICMP
+	}
+	return kindOther
 }
 
 // reversed returns an answer to p.
