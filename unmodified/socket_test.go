@@ -5,6 +5,7 @@ package unmodified
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -689,6 +690,41 @@ func TestSegments(t *testing.T) {
 			t.Errorf("datagram of %d bytes, %v, want %d", n, err, want)
 		}
 	}
+}
+
+// TestJoinedSegments has a program that set UDP_GRO read what came in segments as one.
+func TestJoinedSegments(t *testing.T) {
+	server, client := stacktest.Pair(t)
+	p := programOn(server, nil)
+	u, _, err := p.Open(t.Context(), "udp4", &net.UDPAddr{Port: 9000}, nil, nil)
+	mustBeNil(t, err)
+	defer u.Close()
+	mustBeNil(t, u.Control(func(fd uintptr) {
+		mustBeNil(t, unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, 1))
+	}))
+	c, err := client.Dial("udp", net.JoinHostPort(server.Addrs()[0].Addr().String(), "9000"))
+	mustBeNil(t, err)
+	defer c.Close()
+	mustBeNil(t, c.(*stack.UDPConn).SetSegmentSize(1000))
+	mustBeNil(t, u.SetReadDeadline(time.Now().Add(time.Minute)))
+	for range 50 { // segments that come while it reads are read apart
+		_, err = c.Write(make([]byte, 2500))
+		mustBeNil(t, err)
+		for left := 2500; left > 0; {
+			b, oob := make([]byte, 1<<16), make([]byte, 64)
+			n, oobn, _, _, err := u.ReadMsg(b, oob, 0)
+			mustBeNil(t, err)
+			if left -= n; n == 2500 {
+				want := unix.CmsgSpace(4)
+				if oobn != want || oob[8] != unix.SOL_UDP || oob[12] != unix.UDP_GRO ||
+					binary.NativeEndian.Uint32(oob[unix.CmsgLen(0):]) != 1000 {
+					t.Errorf("control messages %x", oob[:oobn])
+				}
+				return
+			}
+		}
+	}
+	t.Error("never read as one")
 }
 
 // TestMistakesFailTheFirstSocket: not the program's start.

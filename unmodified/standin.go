@@ -30,7 +30,7 @@ var (
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT}, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT},
 	}
-	datagramOptions = []sockOption{{unix.SOL_UDP, unix.UDP_SEGMENT}}
+	datagramOptions = []sockOption{{unix.SOL_UDP, unix.UDP_SEGMENT}, {unix.SOL_UDP, unix.UDP_GRO}}
 	ip4Options      = []sockOption{
 		{unix.IPPROTO_IP, unix.IP_TOS}, {unix.IPPROTO_IP, unix.IP_TTL},
 		{unix.IPPROTO_IP, unix.IP_PKTINFO}, {unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP},
@@ -66,7 +66,6 @@ var keptOptions = map[sockOption]string{
 	{unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP}:  "TCP_WINDOW_CLAMP",
 	{unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT}: "TCP_NOTSENT_LOWAT",
 	{unix.IPPROTO_TCP, unix.TCP_LINGER2}:       "TCP_LINGER2",
-	{unix.SOL_UDP, unix.UDP_GRO}:               "UDP_GRO",
 	{unix.IPPROTO_IP, unix.IP_RECVERR}:         "IP_RECVERR",
 	{unix.IPPROTO_IP, unix.IP_FREEBIND}:        "IP_FREEBIND",
 	{unix.IPPROTO_IP, unix.IP_TRANSPARENT}:     "IP_TRANSPARENT",

@@ -561,6 +561,8 @@ func receivedBy(o sockOption) stack.ControlMessages {
 		return stack.ReceiveHopLimit
 	case sockOption{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS}:
 		return stack.ReceiveTrafficClass
+	case sockOption{unix.SOL_UDP, unix.UDP_GRO}:
+		return stack.ReceiveSegments
 	}
 	return 0
 }
