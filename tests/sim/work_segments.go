@@ -124,7 +124,8 @@ func collectParts(t *task, c net.PacketConn, answers chan<- []byte) error {
 	}
 }
 
-// questionInParts asks until all parts of question id have been answered: at most 64 of them.
+// questionInParts asks until all parts of question id have been answered, at most 64 of them: again
+// for those that have not, as a small buffer has room for the first only.
 func (j *job) questionInParts(t *task, c net.PacketConn, id int, answers <-chan []byte) error {
 	size := j.plan.partSize()
 	parts := 1 + j.plan.Bytes%min(64, maxQuestionParts/size)
@@ -138,7 +139,7 @@ func (j *job) questionInParts(t *task, c net.PacketConn, id int, answers <-chan 
 	}
 	for range questionTries {
 		t.calls("ask in parts")
-		sendParts(c, q, size, net.UDPAddrFromAddrPort(j.reach()))
+		sendParts(c, partsLeft(q, size, left), size, net.UDPAddrFromAddrPort(j.reach()))
 		again := make(chan struct{})
 		timer := j.w.clock.AfterFunc(questionWait, func() { close(again) })
 		for asked := true; asked; {
@@ -158,6 +159,18 @@ func (j *job) questionInParts(t *task, c net.PacketConn, id int, answers <-chan 
 	}
 	return fmt.Errorf("asked %d times: %d of %d parts without an answer", questionTries, len(left),
 		parts)
+}
+
+// partsLeft returns the parts of q that are in left.
+func partsLeft(q []byte, size int, left map[int]bool) (b []byte) {
+	i := 0
+	for part := range slices.Chunk(q, size) {
+		if left[i] {
+			b = append(b, part...)
+		}
+		i++
+	}
+	return b
 }
 
 // takePart takes part off left if it is one of question id, which is q. Those of earlier questions
