@@ -293,17 +293,23 @@ func (c *Config) OpenNetdev(cfg packet.Config) (packet.Netdev, error) {
 // ReopenNetdev is OpenNetdev for a netdev that was removed and has come back: packet sockets if it
 // cannot be served through AF_XDP any more, as when the privileges for that have been given up.
 func (c *Config) ReopenNetdev(cfg packet.Config) (packet.Netdev, error) {
-	port, err := c.OpenNetdev(cfg)
-	if err == nil || c.Backend != BackendXDP {
+	again := *c
+	again.Successor = false // that has been settled
+	port, err := again.OpenNetdev(cfg)
+	if c.Backend != BackendXDP {
 		return port, err
 	}
-	sockets, packetErr := packet.Open(cfg)
-	if packetErr != nil {
-		return nil, errors.Join(err, packetErr)
+	if err != nil {
+		sockets, packetErr := packet.Open(cfg)
+		if packetErr != nil {
+			return nil, errors.Join(err, packetErr)
+		}
+		port = sockets
 	}
-	c.Logger.Warn(sockets.Name()+" is served through AF_PACKET from now on, not AF_XDP", "error",
-		err)
-	return sockets, nil
+	if c.XDPReport != nil {
+		c.XDPReport(err)
+	}
+	return port, nil
 }
 
 // PortConfig returns what packet sockets have of c.

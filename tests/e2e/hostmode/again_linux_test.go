@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
 
 // hardwareAddr is that of eth0 in a namespace, and ifindex.
@@ -31,6 +34,22 @@ func hardwareAddr(t testing.TB, n *lab.Net) (mac net.HardwareAddr, index int) {
 // TestNetdevMadeAgain removes the netdev under connections and makes it again with the same MAC and
 // addresses: they go on, the kernel resets none of them, and everybody is served by whom it was.
 func TestNetdevMadeAgain(t *testing.T) {
+	t.Run("packet sockets", func(t *testing.T) { testMadeAgain(t, false) })
+	// What comes back is served through AF_XDP if that is possible, else by packet sockets.
+	t.Run("AF_XDP", func(t *testing.T) {
+		need.Root(t)
+		t.Setenv(backendEnv, stack.BackendXDP.String())
+		testMadeAgain(t, true)
+	})
+	t.Run("AF_XDP no longer possible", func(t *testing.T) {
+		need.Root(t)
+		t.Setenv(backendEnv, stack.BackendXDP.String())
+		testMadeAgain(t, false)
+	})
+}
+
+// testMadeAgain makes the netdev again as it was, or without its offloads.
+func testMadeAgain(t *testing.T, onWire bool) {
 	w := newWorld(t)
 	s := w.start(t, "tcp :8080", "udp :5300", "tcp "+hostIP+":8082")
 	echoServer(t, w.outside, ":9100")
@@ -54,6 +73,9 @@ func TestNetdevMadeAgain(t *testing.T) {
 		}))
 		s.awaitBackend("none")
 		must(t, lab.Cable(w.host, "eth0", w.outside, "eth0"))
+		if onWire {
+			onwire.Make(t, "eth0", w.host, w.outside)
+		}
 		up(t, w.outside, "eth0", outsideIP+"/24", outsideIPv6+"/64")
 		// the clients send while the host has its address and the server does not know it yet
 		sent := make(chan error, 2)
@@ -68,6 +90,13 @@ func TestNetdevMadeAgain(t *testing.T) {
 			must(t, <-sent)
 		}
 		s.awaitBackend("packet")
+		if got := s.ok("xdp"); got != strconv.FormatBool(onWire) {
+			t.Errorf("it is served through AF_XDP: %s", got)
+		}
+		lost := os.Getenv(backendEnv) != "" && !onWire
+		if got := s.ok("mtu"); strings.Contains(got, "rx: eth0 is a veth") != lost {
+			t.Errorf("health has the notice %q", got)
+		}
 		for _, at := range []string{hostIP + ":8080", "[" + hostIPv6 + "]:8080", hostIP + ":8082"} {
 			for n, owner := range map[*lab.Net]string{w.outside: "stack", w.host: "kernel"} {
 				c, err := dial(n, at)

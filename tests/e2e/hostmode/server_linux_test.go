@@ -158,6 +158,9 @@ func command(st *stack.Stack, words []string) (string, error) {
 	case "sockets":
 		b, err := json.Marshal(st.Sockets())
 		return string(b), err
+	case "xdp":
+		port := st.PacketPort()
+		return strconv.FormatBool(port != nil && port.Stats().XDP != nil), nil
 	case "backend":
 		return st.LinkStatus().Backend.String(), nil
 	case "mtu": // in use, of the rings' netdev, and what the link reporter has to say of it
