@@ -1,6 +1,7 @@
 package unmodified
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -148,4 +150,68 @@ func processTime(t *testing.T, pid int) (ns float64) {
 		ns += n
 	}
 	return ns
+}
+
+// TestSeamInstructions counts the instructions that a request costs a server built by rdma-netstack
+// build, against the same server on package stack, in turns. What a pair gives varies by 6 %, as
+// the scheduler's turns count, too.
+func TestSeamInstructions(t *testing.T) {
+	need.Long(t, "twenty servers under valgrind")
+	need.NetNS(t)
+	const rounds, most = 5, 1.06
+	valgrind := need.Tool(t, "valgrind")
+	b := newBuilder(t)
+	seam, direct := b.overlaid(t, programs()[0]), b.plain(t, "direct", "./programs/direct")
+	m := modes()[1]
+	perRequest := func(binary string, args, env []string) float64 {
+		const few, many = 200, 1200 // the difference leaves out what a start costs
+		return (serverInstructions(t, valgrind, m.host, many, binary, args, env) -
+			serverInstructions(t, valgrind, m.host, few, binary, args, env)) / (many - few)
+	}
+	var ratios []float64
+	for range rounds {
+		with := perRequest(seam, nil, m.env)
+		without := perRequest(direct, []string{"eth0", sliceIP + "/24"}, nil)
+		ratios = append(ratios, with/without)
+	}
+	slices.Sort(ratios)
+	median := ratios[rounds/2]
+	t.Logf("instructions of a request, built against package stack: %.3f (%.3f to %.3f)", median,
+		ratios[0], ratios[rounds-1])
+	if median > most {
+		t.Errorf("%.3f, want at most %.2f", median, most)
+	}
+}
+
+// serverInstructions returns the instructions that a server runs for requests of one connection,
+// and to start and end.
+func serverInstructions(t *testing.T, valgrind, host string, requests int, binary string, args,
+	env []string) (n float64) {
+	t.Helper()
+	t.Run(fmt.Sprint(filepath.Base(binary), " ", requests), func(t *testing.T) {
+		s := &session{dir: t.TempDir(), log: &lockedBuffer{}}
+		s.host, s.outside = newNetwork(t)
+		out := filepath.Join(s.dir, "counts")
+		cmd := exec.Command(valgrind, slices.Concat([]string{"-q", "--tool=cachegrind",
+			"--cache-sim=no", "--cachegrind-out-file=" + out, binary}, args)...)
+		cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, s.log, s.log
+		cmd.Env = append(append(os.Environ(), "RUNTIME_DIRECTORY="+s.dir, "GOMAXPROCS=1",
+			"GOGC=off", "GODEBUG=asyncpreemptoff=1"), env...) // what varies less
+		must(t, s.host.Start(cmd))
+		c := http.Client{Transport: &http.Transport{DialContext: s.outside.DialContext}}
+		url := "http://" + host + "/?n=100"
+		s.await(t, "answer", func() bool { return getAll(&c, url) == nil })
+		for range requests {
+			must(t, getAll(&c, url))
+		}
+		must(t, cmd.Process.Signal(syscall.SIGTERM))
+		cmd.Wait() // by the signal
+		text, err := os.ReadFile(out)
+		must(t, err)
+		_, sum, ok := strings.Cut(string(text), "\nsummary: ")
+		if n, err = strconv.ParseFloat(strings.TrimSpace(sum), 64); !ok || err != nil {
+			t.Fatalf("no summary: %v\n%s", err, s.log)
+		}
+	})
+	return n
 }
