@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"syscall"
@@ -157,7 +158,7 @@ func openInside(t testing.TB, n *lab.Net, cfg stack.Config) inside {
 
 // onCable puts the test at the far end of the host's cable.
 func (w *wired) onCable(far *lab.Net) {
-	t := w.T
+	t, ethtool := w.T, need.Tool(w.T, "ethtool")
 	host := w.sockets.(inside).n
 	var port *lab.Port
 	if err := far.Do(func() (err error) {
@@ -172,8 +173,10 @@ func (w *wired) onCable(far *lab.Net) {
 			return err
 		}
 		w.mac, w.index = link.Attrs().HardwareAddr, link.Attrs().Index
-		// The test sees frames as large as they are on a wire.
-		return netlink.LinkSetGSOMaxSegs(link, 1)
+		// The test sees frames as large as they are on a wire: those of the kernel's sockets, and
+		// datagrams that packet sockets leave to the kernel to cut up.
+		return errors.Join(netlink.LinkSetGSOMaxSegs(link, 1),
+			exec.Command(ethtool, "-K", cable, "tx-udp-segmentation", "off").Run())
 	}); err != nil {
 		t.Fatal(err)
 	}
