@@ -18,9 +18,9 @@ var most = struct {
 	packageFiles: 36,
 	knobs:        57,
 	causativeHas: 0,
-	productLines: 100_988,
-	oneWord:      26.7,
-	definitions:  12.9,
+	productLines: 100_991,
+	oneWord:      24.4,
+	definitions:  10.2,
 }
 
 // TestHouse keeps the figures of package house from rising.

@@ -11,8 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
 )
 
-// capture streams a capture until the client goes, or, with POST, the request's body ends.
-func (h *handler) capture(w http.ResponseWriter, r *http.Request) {
+// serveCapture streams a capture until the client goes, or, with POST, the request's body ends.
+func (h *handler) serveCapture(w http.ResponseWriter, r *http.Request) {
 	opts, limit, err := captureOptions(r.URL.Query())
 	if err == nil {
 		err = opts.Validate()

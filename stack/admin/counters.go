@@ -35,10 +35,10 @@ type Source interface {
 func Count(from Source) Counters {
 	c := Counters{time.Now(), map[string]uint64{}, map[string]uint64{}}
 	for name, n := range from.Counters() {
-		c.Counters[joined(name)] = n
+		c.Counters[snakeCase(name)] = n
 	}
 	for name, n := range from.Gauges() {
-		c.Gauges[joined(name)] = n
+		c.Gauges[snakeCase(name)] = n
 	}
 	for _, f := range fields.Of(from.Stats()) {
 		switch f.Name {
@@ -58,8 +58,8 @@ func Count(from Source) Counters {
 	rx, tx := 0, 0
 	for _, d := range from.Devices() { // queues are numbered through
 		st := d.Stats()
-		queues(c.Counters, "rx", rx, st.Rx)
-		queues(c.Counters, "tx", tx, st.Tx)
+		addQueues(c.Counters, "rx", rx, st.Rx)
+		addQueues(c.Counters, "tx", tx, st.Tx)
 		ringsOf(c.Gauges, d, rx, tx)
 		c.Gauges["rx_active_queues"] += uint64(st.ActiveRxQueues)
 		c.Counters["rx_spread_changes"] += st.Rebalances
@@ -67,14 +67,14 @@ func Count(from Source) Counters {
 	}
 	if p := from.PacketPort(); p != nil {
 		st := p.Stats()
-		queues(c.Counters, "rx", 0, st.Rx)
-		queues(c.Counters, "tx", 0, st.Tx)
+		addQueues(c.Counters, "rx", 0, st.Rx)
+		addQueues(c.Counters, "tx", 0, st.Tx)
 	}
 	return c
 }
 
-// joined returns a dotted name with underscores: TCP.Retransmits is tcp_retransmits.
-func joined(name string) string {
+// snakeCase returns a dotted name with underscores: TCP.Retransmits is tcp_retransmits.
+func snakeCase(name string) string {
 	parts := strings.Split(name, ".")
 	for i, p := range parts {
 		parts[i] = fields.Snake(p)
@@ -82,8 +82,8 @@ func joined(name string) string {
 	return strings.Join(parts, "_")
 }
 
-// queues adds the counters of each queue, numbered from first: rx0_packets.
-func queues[Q any](to map[string]uint64, direction string, first int, all []Q) {
+// addQueues adds the counters of each queue, numbered from first: rx0_packets.
+func addQueues[Q any](to map[string]uint64, direction string, first int, all []Q) {
 	for i, q := range all {
 		for _, f := range fields.Of(q) {
 			to[fmt.Sprintf("%s%d_%s", direction, first+i, f.Name)] = f.Value

@@ -13,9 +13,9 @@ import (
 // longestProfile is for how long a profile or trace is taken at most.
 const longestProfile = 10 * time.Minute
 
-// profile answers with what start has written until the time is over or the client goes. One of a
-// kind runs at a time in a process: start refuses another.
-func profile(w http.ResponseWriter, r *http.Request, start func() error, stop func()) {
+// serveProfile answers with what start has written until the time is over or the client goes. One
+// of a kind runs at a time in a process: start refuses another.
+func serveProfile(w http.ResponseWriter, r *http.Request, start func() error, stop func()) {
 	seconds := 5.0
 	if text := r.FormValue("seconds"); text != "" {
 		n, err := strconv.ParseFloat(text, 64)
@@ -40,12 +40,12 @@ func profile(w http.ResponseWriter, r *http.Request, start func() error, stop fu
 
 // cpuProfile is of all goroutines; labels device and queue are those of the receive workers.
 func cpuProfile(w http.ResponseWriter, r *http.Request) {
-	profile(w, r, func() error { return pprof.StartCPUProfile(w) }, pprof.StopCPUProfile)
+	serveProfile(w, r, func() error { return pprof.StartCPUProfile(w) }, pprof.StopCPUProfile)
 }
 
 // executionTrace has the regions poll, deliver and transmit of package link/rdma.
 func executionTrace(w http.ResponseWriter, r *http.Request) {
-	profile(w, r, func() error { return trace.Start(w) }, trace.Stop)
+	serveProfile(w, r, func() error { return trace.Start(w) }, trace.Stop)
 }
 
 // goroutines lists them as text, equal ones together, with their labels.

@@ -41,7 +41,7 @@ func (h *handler) loadFilter(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	show(func() any { return f.Status() })(w, r)
+	serveJSON(func() any { return f.Status() })(w, r)
 }
 
 // setFilterPrefix denies, allows or forgets a prefix.
@@ -74,5 +74,5 @@ func (h *handler) setFilterPrefix(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	show(func() any { return f.Status() })(w, r)
+	serveJSON(func() any { return f.Status() })(w, r)
 }

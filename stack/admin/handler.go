@@ -71,23 +71,23 @@ func Handler(cfg Config) http.Handler {
 	}
 	h := &handler{Config: cfg, started: time.Now()}
 	mux := routes{}
-	mux["GET /"] = page()
-	mux["GET /events"] = h.events
-	mux["GET /status"] = show(func() any { return h.status() })
-	mux["GET /info"] = show(func() any { return h.about() })
-	mux["GET /sockets"] = h.sockets
-	mux["GET /stats"] = show(func() any { return Count(cfg.Stack) })
-	mux["GET /errors"] = show(func() any { return Problems(Count(cfg.Stack)) })
-	mux["GET /rules"] = show(func() any { return cfg.Stack.Rules() })
-	mux["GET /filter"] = show(func() any { return cfg.Stack.Filter().Status() })
+	mux["GET /"] = servePage()
+	mux["GET /events"] = h.serveEvents
+	mux["GET /status"] = serveJSON(func() any { return h.currentStatus() })
+	mux["GET /info"] = serveJSON(func() any { return h.about() })
+	mux["GET /sockets"] = h.serveSockets
+	mux["GET /stats"] = serveJSON(func() any { return Count(cfg.Stack) })
+	mux["GET /errors"] = serveJSON(func() any { return Problems(Count(cfg.Stack)) })
+	mux["GET /rules"] = serveJSON(func() any { return cfg.Stack.Rules() })
+	mux["GET /filter"] = serveJSON(func() any { return cfg.Stack.Filter().Status() })
 	mux["POST /filter/load"] = h.loadFilter
 	mux["POST /filter/prefix"] = h.setFilterPrefix
-	mux["GET /capture"] = h.capture
-	mux["POST /capture"] = h.capture
+	mux["GET /capture"] = h.serveCapture
+	mux["POST /capture"] = h.serveCapture
 	mux["GET /metrics"] = metrics.ProgramHandler(cfg.Stack, cfg.Program).ServeHTTP
-	mux["GET /health"] = show(func() any { return healthOf(cfg.Stack) })
-	mux["GET /health/dump"] = h.dump
-	mux["POST /health/recover"] = h.recover
+	mux["GET /health"] = serveJSON(func() any { return healthOf(cfg.Stack) })
+	mux["GET /health/dump"] = h.serveDump
+	mux["POST /health/recover"] = h.serveRecover
 	mux["GET /debug/profile"] = cpuProfile
 	mux["GET /debug/trace"] = executionTrace
 	mux["GET /debug/goroutines"] = goroutines
@@ -124,8 +124,8 @@ func (s routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, http.StatusText(http.StatusMethodNotAllowed), http.StatusMethodNotAllowed)
 }
 
-// show answers with the JSON of what get returns.
-func show(get func() any) http.HandlerFunc {
+// serveJSON answers with the JSON of what get returns.
+func serveJSON(get func() any) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		beginJSON(w)
 		json.NewEncoder(w).Encode(get()) // who asked is gone if it fails
@@ -153,12 +153,12 @@ func (h *handler) healthz(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintf(&failing, "%s: %v\n", c.Name, err)
 		}
 	}
-	verdict(w, failing.String())
+	writeVerdict(w, failing.String())
 }
 
 func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 	if h.Stack.Draining() {
-		verdict(w, "draining\n")
+		writeVerdict(w, "draining\n")
 		return
 	}
 	if h.Ready == nil {
@@ -166,13 +166,13 @@ func (h *handler) readyz(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := h.Ready(); err != nil {
-		verdict(w, err.Error()+"\n")
+		writeVerdict(w, err.Error()+"\n")
 		return
 	}
-	verdict(w, "")
+	writeVerdict(w, "")
 }
 
-func verdict(w http.ResponseWriter, failing string) {
+func writeVerdict(w http.ResponseWriter, failing string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	if failing != "" {

@@ -60,8 +60,8 @@ func healthOf(st *stack.Stack) []Reporter {
 // dumpTime says how long a receive worker may take until it is at its queue again.
 const dumpTime = 5 * time.Second
 
-// dump answers with the dumps that are kept, or with new ones.
-func (h *handler) dump(w http.ResponseWriter, r *http.Request) {
+// serveDump answers with the dumps that are kept, or with new ones.
+func (h *handler) serveDump(w http.ResponseWriter, r *http.Request) {
 	reporter := r.FormValue("reporter")
 	dumps, err := h.Stack.KeptDumps(reporter)
 	if err == nil && (len(dumps) == 0 || r.FormValue("now") != "") {
@@ -86,11 +86,11 @@ func (h *handler) dump(w http.ResponseWriter, r *http.Request) {
 		}
 		all = append(all, out)
 	}
-	show(func() any { return all })(w, r)
+	serveJSON(func() any { return all })(w, r)
 }
 
-// recover has a reporter's part recovered, as far as there is anything to do.
-func (h *handler) recover(w http.ResponseWriter, r *http.Request) {
+// serveRecover has a reporter's part recovered, as far as there is anything to do.
+func (h *handler) serveRecover(w http.ResponseWriter, r *http.Request) {
 	if err := h.Stack.RecoverReporter(r.FormValue("reporter")); err != nil {
 		code := http.StatusConflict
 		if errors.Is(err, stack.ErrNoReporter) {

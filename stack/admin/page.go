@@ -21,12 +21,13 @@ const (
 	viewerTime = 10 * time.Second
 )
 
-// page answers with the status page. Its policy allows the script and the style in it, what it
+// servePage answers with the status page. Its policy allows the script and the style in it, what it
 // asks of this listener, and nothing else.
-func page() http.HandlerFunc {
+func servePage() http.HandlerFunc {
 	policy := fmt.Sprintf("default-src 'none'; connect-src 'self'; img-src data:; "+
 		"script-src '%s'; style-src '%s'; base-uri 'none'; form-action 'none'; "+
-		"frame-ancestors 'none'", digest(statusPage, "script"), digest(statusPage, "style"))
+		"frame-ancestors 'none'", hashElement(statusPage, "script"),
+		hashElement(statusPage, "style"))
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", policy)
@@ -36,16 +37,16 @@ func page() http.HandlerFunc {
 	}
 }
 
-// digest returns the hash of the only element of a kind, as Content-Security-Policy names it.
-func digest(html, element string) string {
+// hashElement returns the hash of the only element of a kind, as Content-Security-Policy names it.
+func hashElement(html, element string) string {
 	_, text, _ := strings.Cut(html, "<"+element+">")
 	text, _, _ = strings.Cut(text, "</"+element+">")
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// events sends a Status each second as a server-sent event, until the viewer goes.
-func (h *handler) events(w http.ResponseWriter, r *http.Request) {
+// serveEvents sends a Status each second as a server-sent event, until the viewer goes.
+func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if h.viewers.Add(1) > maxViewers {
 		h.viewers.Add(-1)
 		http.Error(w, "too many status pages are open; close one", http.StatusServiceUnavailable)
@@ -59,7 +60,7 @@ func (h *handler) events(w http.ResponseWriter, r *http.Request) {
 	defer tick.Stop()
 	for {
 		out.SetWriteDeadline(time.Now().Add(viewerTime)) // not all writers have one
-		text, err := json.Marshal(h.status())
+		text, err := json.Marshal(h.currentStatus())
 		if err == nil {
 			_, err = fmt.Fprintf(w, "data: %s\n\n", text)
 		}

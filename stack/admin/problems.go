@@ -202,7 +202,7 @@ func Problems(c Counters) []Problem {
 			if n := c.Counters[name]; n > 0 && m.is.MatchString(name) {
 				p := Problem{name, n, m.meaning, m.advice}
 				if name == "tcp_retransmits" {
-					p.Meaning = resent(n, c.Counters["tcp_segments_acked_with_dsack"])
+					p.Meaning = describeResent(n, c.Counters["tcp_segments_acked_with_dsack"])
 				}
 				all = append(all, p)
 			}
@@ -211,9 +211,9 @@ func Problems(c Counters) []Problem {
 	return all
 }
 
-// resent says of n segments that were sent again how many the peer had already: it reports them
-// (RFC 2883).
-func resent(n, duplicates uint64) string {
+// describeResent says of n segments that were sent again how many the peer had already: it reports
+// them (RFC 2883).
+func describeResent(n, duplicates uint64) string {
 	late := min(n, duplicates)
 	return fmt.Sprintf("segments sent again: %d were late, the peer had them already; %d lost, as "+
 		"far as peers tell", late, n-late)

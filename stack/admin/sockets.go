@@ -17,8 +17,8 @@ import (
 // and then others may run.
 const socketsPiece = 32 << 10
 
-// sockets answers with the JSON of all sockets.
-func (h *handler) sockets(w http.ResponseWriter, _ *http.Request) {
+// serveSockets answers with the JSON of all sockets.
+func (h *handler) serveSockets(w http.ResponseWriter, _ *http.Request) {
 	beginJSON(w)
 	WriteSockets(w, h.Stack.Sockets()) // who asked is gone if it fails
 }
@@ -46,20 +46,20 @@ func WriteSockets(w io.Writer, all []stack.Socket) error {
 // appendSocket appends what package json makes of a socket, at a tenth of the cost.
 func appendSocket(b []byte, s *stack.Socket) []byte {
 	o := object{append(b, '{')}
-	o.text("network", s.Network)
-	o.text("state", s.State)
-	o.number("recv_q", int64(s.RecvQ))
-	o.number("send_q", int64(s.SendQ))
-	o.end("local", s.Local)
-	o.end("remote", s.Remote)
+	o.putText("network", s.Network)
+	o.putText("state", s.State)
+	o.putNumber("recv_q", int64(s.RecvQ))
+	o.putNumber("send_q", int64(s.SendQ))
+	o.putEnd("local", s.Local)
+	o.putEnd("remote", s.Remote)
 	if s.Drops > 0 {
-		o.count("drops", s.Drops)
+		o.putCount("drops", s.Drops)
 	}
 	if s.Kernel {
-		o.truth("kernel", true)
+		o.putBool("kernel", true)
 	}
 	if s.TCP != nil {
-		o.name("tcp")
+		o.putName("tcp")
 		o.b = appendTCPInfo(o.b, s.TCP)
 	}
 	return append(o.b, '}')
@@ -67,30 +67,30 @@ func appendSocket(b []byte, s *stack.Socket) []byte {
 
 func appendTCPInfo(b []byte, i *stack.TCPInfo) []byte {
 	o := object{append(b, '{')}
-	o.text("congestion", i.Congestion)
-	o.time("rto_ns", i.RTO)
-	o.time("rtt_ns", i.RTT)
-	o.time("rttvar_ns", i.RTTVar)
-	o.number("mss", int64(i.MSS))
-	o.number("cwnd", int64(i.Cwnd))
-	o.number("ssthresh", int64(i.Ssthresh))
-	o.number("unacked", int64(i.Unacked))
-	o.count("segs_out", i.SegsOut)
-	o.count("segs_in", i.SegsIn)
-	o.count("retrans", i.Retrans)
-	o.truth("timestamps", i.Timestamps)
-	o.truth("sack", i.SACK)
-	o.number("snd_wscale", int64(i.SndWscale))
-	o.number("rcv_wscale", int64(i.RcvWscale))
-	o.count("bytes_acked", i.BytesAcked)
-	o.count("bytes_received", i.BytesReceived)
+	o.putText("congestion", i.Congestion)
+	o.putTime("rto_ns", i.RTO)
+	o.putTime("rtt_ns", i.RTT)
+	o.putTime("rttvar_ns", i.RTTVar)
+	o.putNumber("mss", int64(i.MSS))
+	o.putNumber("cwnd", int64(i.Cwnd))
+	o.putNumber("ssthresh", int64(i.Ssthresh))
+	o.putNumber("unacked", int64(i.Unacked))
+	o.putCount("segs_out", i.SegsOut)
+	o.putCount("segs_in", i.SegsIn)
+	o.putCount("retrans", i.Retrans)
+	o.putBool("timestamps", i.Timestamps)
+	o.putBool("sack", i.SACK)
+	o.putNumber("snd_wscale", int64(i.SndWscale))
+	o.putNumber("rcv_wscale", int64(i.RcvWscale))
+	o.putCount("bytes_acked", i.BytesAcked)
+	o.putCount("bytes_received", i.BytesReceived)
 	return append(o.b, '}')
 }
 
 // object holds the JSON of an object, in the making.
 type object struct{ b []byte }
 
-func (o *object) name(name string) {
+func (o *object) putName(name string) {
 	if o.b[len(o.b)-1] != '{' {
 		o.b = append(o.b, ',')
 	}
@@ -99,34 +99,34 @@ func (o *object) name(name string) {
 	o.b = append(o.b, '"', ':')
 }
 
-func (o *object) number(name string, n int64) {
-	o.name(name)
+func (o *object) putNumber(name string, n int64) {
+	o.putName(name)
 	o.b = strconv.AppendInt(o.b, n, 10)
 }
 
-func (o *object) count(name string, n uint64) {
-	o.name(name)
+func (o *object) putCount(name string, n uint64) {
+	o.putName(name)
 	o.b = strconv.AppendUint(o.b, n, 10)
 }
 
-func (o *object) time(name string, d time.Duration) { o.number(name, int64(d)) }
+func (o *object) putTime(name string, d time.Duration) { o.putNumber(name, int64(d)) }
 
-func (o *object) truth(name string, is bool) {
-	o.name(name)
+func (o *object) putBool(name string, is bool) {
+	o.putName(name)
 	o.b = strconv.AppendBool(o.b, is)
 }
 
-// text is for words of this program's own, which are ASCII without quotes.
-func (o *object) text(name, word string) {
-	o.name(name)
+// putText is for words of this program's own, which are ASCII without quotes.
+func (o *object) putText(name, word string) {
+	o.putName(name)
 	o.b = append(o.b, '"')
 	o.b = append(o.b, word...)
 	o.b = append(o.b, '"')
 }
 
-// end has a zone only in what package json is asked for: names of interfaces may have any byte.
-func (o *object) end(name string, at netip.AddrPort) {
-	o.name(name)
+// putEnd has a zone only in what package json is asked for: names of interfaces may have any byte.
+func (o *object) putEnd(name string, at netip.AddrPort) {
+	o.putName(name)
 	if at.Addr().Zone() != "" {
 		text, _ := json.Marshal(at)
 		o.b = append(o.b, text...)
@@ -145,7 +145,7 @@ func ReadSockets(from io.Reader) ([]stack.Socket, error) {
 		return nil, err
 	}
 	p := parser{left: b.Bytes(), words: map[string]string{}}
-	if all := p.sockets(); !p.bad && len(bytes.TrimSpace(p.left)) == 0 {
+	if all := p.parseSockets(); !p.bad && len(bytes.TrimSpace(p.left)) == 0 {
 		return all, nil
 	}
 	var all []stack.Socket
@@ -160,49 +160,50 @@ type parser struct {
 	words map[string]string // each is kept once
 }
 
-func (p *parser) sockets() (all []stack.Socket) {
-	p.skip("[")
-	for !p.bad && !p.has("]") {
+func (p *parser) parseSockets() (all []stack.Socket) {
+	p.skipText("[")
+	for !p.bad && !p.skipIfNext("]") {
 		if len(all) > 0 {
-			p.skip(",")
+			p.skipText(",")
 		}
-		all = append(all, p.socket())
+		all = append(all, p.parseSocket())
 	}
 	return all
 }
 
-func (p *parser) socket() (s stack.Socket) {
-	s.Network, s.State = p.word(`{"network":`), p.word(`,"state":`)
-	s.RecvQ, s.SendQ = p.number(`,"recv_q":`), p.number(`,"send_q":`)
-	s.Local, s.Remote = p.end(`,"local":`), p.end(`,"remote":`)
-	if p.has(`,"drops":`) {
-		s.Drops = p.count("")
+func (p *parser) parseSocket() (s stack.Socket) {
+	s.Network, s.State = p.parseWord(`{"network":`), p.parseWord(`,"state":`)
+	s.RecvQ, s.SendQ = p.parseNumber(`,"recv_q":`), p.parseNumber(`,"send_q":`)
+	s.Local, s.Remote = p.parseEnd(`,"local":`), p.parseEnd(`,"remote":`)
+	if p.skipIfNext(`,"drops":`) {
+		s.Drops = p.parseCount("")
 	}
-	s.Kernel = p.has(`,"kernel":true`)
-	if p.has(`,"tcp":`) {
-		s.TCP = p.info()
+	s.Kernel = p.skipIfNext(`,"kernel":true`)
+	if p.skipIfNext(`,"tcp":`) {
+		s.TCP = p.parseInfo()
 	}
-	p.skip("}")
+	p.skipText("}")
 	return s
 }
 
-func (p *parser) info() *stack.TCPInfo {
-	i := &stack.TCPInfo{Congestion: p.word(`{"congestion":`)}
-	i.RTO, i.RTT = p.time(`,"rto_ns":`), p.time(`,"rtt_ns":`)
-	i.RTTVar = p.time(`,"rttvar_ns":`)
-	i.MSS, i.Cwnd = p.number(`,"mss":`), p.number(`,"cwnd":`)
-	i.Ssthresh, i.Unacked = p.number(`,"ssthresh":`), p.number(`,"unacked":`)
-	i.SegsOut, i.SegsIn = p.count(`,"segs_out":`), p.count(`,"segs_in":`)
-	i.Retrans = p.count(`,"retrans":`)
-	i.Timestamps, i.SACK = p.truth(`,"timestamps":`), p.truth(`,"sack":`)
-	i.SndWscale, i.RcvWscale = p.number(`,"snd_wscale":`), p.number(`,"rcv_wscale":`)
-	i.BytesAcked, i.BytesReceived = p.count(`,"bytes_acked":`), p.count(`,"bytes_received":`)
-	p.skip("}")
+func (p *parser) parseInfo() *stack.TCPInfo {
+	i := &stack.TCPInfo{Congestion: p.parseWord(`{"congestion":`)}
+	i.RTO, i.RTT = p.parseTime(`,"rto_ns":`), p.parseTime(`,"rtt_ns":`)
+	i.RTTVar = p.parseTime(`,"rttvar_ns":`)
+	i.MSS, i.Cwnd = p.parseNumber(`,"mss":`), p.parseNumber(`,"cwnd":`)
+	i.Ssthresh, i.Unacked = p.parseNumber(`,"ssthresh":`), p.parseNumber(`,"unacked":`)
+	i.SegsOut, i.SegsIn = p.parseCount(`,"segs_out":`), p.parseCount(`,"segs_in":`)
+	i.Retrans = p.parseCount(`,"retrans":`)
+	i.Timestamps, i.SACK = p.parseBool(`,"timestamps":`), p.parseBool(`,"sack":`)
+	i.SndWscale, i.RcvWscale = p.parseNumber(`,"snd_wscale":`), p.parseNumber(`,"rcv_wscale":`)
+	i.BytesAcked = p.parseCount(`,"bytes_acked":`)
+	i.BytesReceived = p.parseCount(`,"bytes_received":`)
+	p.skipText("}")
 	return i
 }
 
-// has skips text if it comes next.
-func (p *parser) has(text string) bool {
+// skipIfNext skips text if it comes next.
+func (p *parser) skipIfNext(text string) bool {
 	if len(p.left) < len(text) || string(p.left[:len(text)]) != text {
 		return false
 	}
@@ -210,15 +211,15 @@ func (p *parser) has(text string) bool {
 	return true
 }
 
-func (p *parser) skip(text string) {
-	if !p.has(text) {
+func (p *parser) skipText(text string) {
+	if !p.skipIfNext(text) {
 		p.bad = true
 	}
 }
 
-// until returns what comes after name, up to one of two bytes.
-func (p *parser) until(name string, one, other byte) []byte {
-	p.skip(name)
+// takeUntil returns what comes after name, up to one of two bytes.
+func (p *parser) takeUntil(name string, one, other byte) []byte {
+	p.skipText(name)
 	for n, c := range p.left {
 		if c == one || c == other {
 			b := p.left[:n]
@@ -230,16 +231,16 @@ func (p *parser) until(name string, one, other byte) []byte {
 	return nil
 }
 
-// quoted returns a text without escapes.
-func (p *parser) quoted(name string) []byte {
-	p.skip(name)
-	b := p.until(`"`, '"', '\\')
-	p.skip(`"`)
+// parseQuoted returns a text without escapes.
+func (p *parser) parseQuoted(name string) []byte {
+	p.skipText(name)
+	b := p.takeUntil(`"`, '"', '\\')
+	p.skipText(`"`)
 	return b
 }
 
-func (p *parser) word(name string) string {
-	b := p.quoted(name)
+func (p *parser) parseWord(name string) string {
+	b := p.parseQuoted(name)
 	w, known := p.words[string(b)]
 	if !known {
 		w = string(b)
@@ -248,34 +249,34 @@ func (p *parser) word(name string) string {
 	return w
 }
 
-func (p *parser) end(name string) (at netip.AddrPort) {
-	if at.UnmarshalText(p.quoted(name)) != nil {
+func (p *parser) parseEnd(name string) (at netip.AddrPort) {
+	if at.UnmarshalText(p.parseQuoted(name)) != nil {
 		p.bad = true
 	}
 	return at
 }
 
-func (p *parser) count(name string) uint64 {
-	n, err := strconv.ParseUint(string(p.until(name, ',', '}')), 10, 64)
+func (p *parser) parseCount(name string) uint64 {
+	n, err := strconv.ParseUint(string(p.takeUntil(name, ',', '}')), 10, 64)
 	p.bad = p.bad || err != nil
 	return n
 }
 
-func (p *parser) signed(name string) int64 {
-	n, err := strconv.ParseInt(string(p.until(name, ',', '}')), 10, 64)
+func (p *parser) parseSigned(name string) int64 {
+	n, err := strconv.ParseInt(string(p.takeUntil(name, ',', '}')), 10, 64)
 	p.bad = p.bad || err != nil
 	return n
 }
 
-func (p *parser) number(name string) int { return int(p.signed(name)) }
+func (p *parser) parseNumber(name string) int { return int(p.parseSigned(name)) }
 
-func (p *parser) time(name string) time.Duration { return time.Duration(p.signed(name)) }
+func (p *parser) parseTime(name string) time.Duration { return time.Duration(p.parseSigned(name)) }
 
-func (p *parser) truth(name string) bool {
-	p.skip(name)
-	is := p.has("true")
+func (p *parser) parseBool(name string) bool {
+	p.skipText(name)
+	is := p.skipIfNext("true")
 	if !is {
-		p.skip("false")
+		p.skipText("false")
 	}
 	return is
 }

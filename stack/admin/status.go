@@ -58,8 +58,8 @@ type statusCache struct {
 	nextSockets time.Time // not before then they are looked at again
 }
 
-// status returns the last reading, or a new one if that is old.
-func (h *handler) status() Status {
+// currentStatus returns the last reading, or a new one if that is old.
+func (h *handler) currentStatus() Status {
 	c := &h.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,9 +69,9 @@ func (h *handler) status() Status {
 	}
 	counters := Count(h.Stack)
 	s := Status{Time: counters.Time, Info: h.about(), Stats: counters, Errors: Problems(counters),
-		Health: healthOf(h.Stack), Sockets: c.last.Sockets, Netdev: h.netdev()}
+		Health: healthOf(h.Stack), Sockets: c.last.Sockets, Netdev: h.readNetdev()}
 	if looked := time.Now(); !looked.Before(c.nextSockets) {
-		s.Sockets = summary(h.Stack.Sockets())
+		s.Sockets = summarizeSockets(h.Stack.Sockets())
 		now := time.Now()
 		c.nextSockets = now.Add(socketShare * now.Sub(looked))
 	}
@@ -79,8 +79,8 @@ func (h *handler) status() Status {
 	return s
 }
 
-// summary counts the sockets and picks those that are shown.
-func summary(all []stack.Socket) Sockets {
+// summarizeSockets counts the sockets and picks those that are shown.
+func summarizeSockets(all []stack.Socket) Sockets {
 	s := Sockets{TCP: map[string]int{}, Shown: []stack.Socket{}}
 	for _, so := range all {
 		if so.Network == "udp" {
@@ -102,8 +102,8 @@ func summary(all []stack.Socket) Sockets {
 	return s
 }
 
-// netdev returns what Linux counts on the port's interface.
-func (h *handler) netdev() *Traffic {
+// readNetdev returns what Linux counts on the port's interface.
+func (h *handler) readNetdev() *Traffic {
 	if h.Netdev != nil {
 		t := h.Netdev()
 		return &t

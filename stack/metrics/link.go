@@ -2,8 +2,8 @@ package metrics
 
 import "github.com/rdma-netstack/rdma-netstack/stack"
 
-// link writes what the link endpoint counts.
-func (p *page) link(st *stack.Stack) {
+// writeLink writes what the link endpoint counts.
+func (p *page) writeLink(st *stack.Stack) {
 	s, l := st.Stats(), st.LinkStats()
 	count := func(name, help string, n uint64) { p.family(counter, name, help, of(n)) }
 	p.family(gauge, "link_up", "1 while the port has a link.", truth(s.LinkUp))
@@ -55,8 +55,8 @@ func (p *page) link(st *stack.Stack) {
 	p.family(gauge, "rules", "Rules of the device by where they lead frames.", byKind...)
 }
 
-// dropped writes what was dropped, and why: by rings or packet sockets, and above them.
-func (p *page) dropped(st *stack.Stack, r rings) {
+// writeDropped writes what was dropped, and why: by rings or packet sockets, and above them.
+func (p *page) writeDropped(st *stack.Stack, r rings) {
 	s, l := st.Stats(), st.LinkStats()
 	var ring rxQueue
 	for _, q := range r.rx {
@@ -86,8 +86,8 @@ func (p *page) dropped(st *stack.Stack, r rings) {
 // backends are the words for what carries the frames; link: one that stack.New was given.
 var backends = []string{"rings", "packet", "xdp", "none", "link"}
 
-// backend writes what carries the frames now, and what became of the device.
-func (p *page) backend(st *stack.Stack) {
+// writeBackend writes what carries the frames now, and what became of the device.
+func (p *page) writeBackend(st *stack.Stack) {
 	now := BackendOf(st)
 	var all []sample
 	for _, b := range backends {
@@ -97,7 +97,7 @@ func (p *page) backend(st *stack.Stack) {
 	f := st.FailoverStats()
 	p.family(counter, "device_losses_total", "Losses of the device, by who told first.",
 		of(f.Failed, "cause", "failed"), of(f.Removed, "cause", "removed"))
-	p.switches(st.BackendSwitches())
+	p.writeSwitches(st.BackendSwitches())
 	count := func(name, help string, n uint64) { p.family(counter, name, help, of(n)) }
 	count("device_returns_total", "Times that the device was taken into use again.", f.Returned)
 	count("device_refused_total", "Looks for the device that found none that can serve.", f.Refused)
@@ -118,8 +118,8 @@ func (p *page) backend(st *stack.Stack) {
 		fraction(float64(f.DarkMilliseconds)/1000))
 }
 
-// switches writes how often what carries the frames has changed.
-func (p *page) switches(all []stack.BackendSwitch) {
+// writeSwitches writes how often what carries the frames has changed.
+func (p *page) writeSwitches(all []stack.BackendSwitch) {
 	var samples []sample
 	for _, b := range all {
 		samples = append(samples, of(b.Count, "from", b.From, "to", b.To, "cause", b.Cause))

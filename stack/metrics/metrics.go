@@ -42,24 +42,24 @@ func ProgramHandler(st *stack.Stack, program func() []ProgramSockets) http.Handl
 func (e *exporter) write(w io.Writer) error {
 	var p page
 	st := e.stack
-	p.versions(debug.ReadBuildInfo())
+	p.writeVersions(debug.ReadBuildInfo())
 	r := readRings(st)
-	p.rings(r)
-	p.dropped(st, r)
-	p.link(st)
-	p.backend(st)
-	p.health(st.Health())
+	p.writeRings(r)
+	p.writeDropped(st, r)
+	p.writeLink(st)
+	p.writeBackend(st)
+	p.writeHealth(st.Health())
 	p.filter(st.Filter().Status())
-	p.network(st)
-	p.host(st)
+	p.writeNetwork(st)
+	p.writeHost(st)
 	sockets := st.Sockets()
-	p.sockets(sockets)
+	p.writeSockets(sockets)
 	if e.program != nil {
 		p.programSockets(e.program())
 	}
-	e.rtt.look(sockets, time.Now())
+	e.rtt.sampleRTTs(sockets, time.Now())
 	e.rtt.write(&p)
-	p.events(st)
+	p.writeEvents(st)
 	_, err := w.Write(p.Bytes())
 	return err
 }
@@ -77,8 +77,8 @@ func (p *page) programSockets(all []ProgramSockets) {
 // own is the module's name, as the build information has it.
 const own = "github.com/rdma-netstack/rdma-netstack"
 
-// versions writes which build this is.
-func (p *page) versions(info *debug.BuildInfo, ok bool) {
+// writeVersions writes which build this is.
+func (p *page) writeVersions(info *debug.BuildInfo, ok bool) {
 	if !ok {
 		return
 	}
@@ -98,8 +98,8 @@ func (p *page) versions(info *debug.BuildInfo, ok bool) {
 		of(1, "version", version, "gvisor", gvisor, "go", info.GoVersion))
 }
 
-// health writes what the health reporters say.
-func (p *page) health(all []stack.Health) {
+// writeHealth writes what the health reporters say.
+func (p *page) writeHealth(all []stack.Health) {
 	var now, errors, recovers []sample
 	for _, h := range all {
 		now = append(now, truth(h.State == stack.InError, "reporter", h.Reporter))
@@ -112,8 +112,8 @@ func (p *page) health(all []stack.Health) {
 	p.family(counter, "health_recoveries_total", "Times that it came out of error.", recovers...)
 }
 
-// host writes what a stack on the host's own addresses shares with Linux.
-func (p *page) host(st *stack.Stack) {
+// writeHost writes what a stack on the host's own addresses shares with Linux.
+func (p *page) writeHost(st *stack.Stack) {
 	h, ok := st.HostStats()
 	if !ok {
 		return
@@ -129,8 +129,9 @@ func (p *page) host(st *stack.Stack) {
 		of(h.FragmentsDropped))
 }
 
-// events writes every counter of netstack and the link, by its name in rdma-netstack status stats.
-func (p *page) events(st *stack.Stack) {
+// writeEvents writes every counter of netstack and the link, by its name in rdma-netstack status
+// stats.
+func (p *page) writeEvents(st *stack.Stack) {
 	var all []sample
 	for name, n := range st.Counters() {
 		if strings.HasPrefix(name, "Failover.") {

@@ -36,8 +36,9 @@ func full(t *testing.T) string {
 		Tx: []dv.TxStats{{Bytes: 8}, {}}})
 	r.registered, r.tx[1].used, r.rx[1].left = 4096, 0.25, 0.75
 	r.info = []string{"device", "mlx5_0", "fw", `22 "\`}
-	p.rings(r)
-	p.switches([]stack.BackendSwitch{{From: "rings", To: "none", Cause: "device_failed", Count: 2}})
+	p.writeRings(r)
+	p.writeSwitches([]stack.BackendSwitch{{From: "rings", To: "none", Cause: "device_failed",
+		Count: 2}})
 	p.filterRules(filtered(t))
 	return b.String() + p.String()
 }
@@ -141,7 +142,8 @@ func TestPage(t *testing.T) {
 // TestPacketSockets are counted under the names that rings have.
 func TestPacketSockets(t *testing.T) {
 	var p page
-	p.rings(ofPackets("eth0", packet.Stats{Rx: []packet.RxStats{{Frames: 5, Calls: 9, Hits: 2}},
+	p.writeRings(ofPackets("eth0", packet.Stats{
+		Rx: []packet.RxStats{{Frames: 5, Calls: 9, Hits: 2}},
 		Tx: []packet.TxStats{{Frames: 6, Full: 4}}}))
 	for _, want := range []string{`rx_packets_total{device="eth0",queue="0"} 5`,
 		`rx_polls_total{device="eth0",queue="0",result="empty"} 7`,
@@ -161,9 +163,9 @@ func TestRTT(t *testing.T) {
 		{State: "ESTAB", TCP: &stack.TCPInfo{}}, {State: "LISTEN"},
 		{State: "TIME-WAIT", TCP: &stack.TCPInfo{RTT: time.Second}}}
 	now := time.Unix(1, 0)
-	r.look(sockets, now)
-	r.look(sockets, now.Add(lookPause-1))
-	r.look(sockets[:1], now.Add(lookPause))
+	r.sampleRTTs(sockets, now)
+	r.sampleRTTs(sockets, now.Add(lookPause-1))
+	r.sampleRTTs(sockets[:1], now.Add(lookPause))
 	var p page
 	r.write(&p)
 	for _, want := range []string{`bucket{le="0.001"} 0`, `bucket{le="0.0025"} 2`,

@@ -2,8 +2,8 @@ package metrics
 
 import "github.com/rdma-netstack/rdma-netstack/stack"
 
-// network writes what IP, TCP and UDP count.
-func (p *page) network(st *stack.Stack) {
+// writeNetwork writes what IP, TCP and UDP count.
+func (p *page) writeNetwork(st *stack.Stack) {
 	s := st.Stats()
 	count := func(name, help string, n uint64) { p.family(counter, name, help, of(n)) }
 	count("ip_delivered_packets_total", "IP packets delivered to TCP, UDP and others.",
@@ -69,8 +69,8 @@ func (p *page) network(st *stack.Stack) {
 var states = []string{"SYN-SENT", "SYN-RECV", "ESTAB", "FIN-WAIT-1", "FIN-WAIT-2", "CLOSE-WAIT",
 	"LAST-ACK", "CLOSING", "TIME-WAIT"}
 
-// sockets writes how many sockets there are, and not whose.
-func (p *page) sockets(all []stack.Socket) {
+// writeSockets writes how many sockets there are, and not whose.
+func (p *page) writeSockets(all []stack.Socket) {
 	tcp, listeners, udp := map[string]uint64{}, uint64(0), uint64(0)
 	var waiting int
 	for _, s := range all {

@@ -40,7 +40,7 @@ func (p *page) family(kind, name, help string, samples ...sample) {
 	for _, s := range samples {
 		fmt.Fprintf(p, "%s%s%s", prefix, name, s.suffix)
 		for i := 0; i < len(s.labels); i += 2 {
-			fmt.Fprintf(p, "%c%s=\"%s\"", "{,"[min(i, 1)], s.labels[i], escaped(s.labels[i+1]))
+			fmt.Fprintf(p, "%c%s=\"%s\"", "{,"[min(i, 1)], s.labels[i], escapeLabel(s.labels[i+1]))
 		}
 		if len(s.labels) > 0 {
 			p.WriteByte('}')
@@ -49,8 +49,8 @@ func (p *page) family(kind, name, help string, samples ...sample) {
 	}
 }
 
-// escaped returns the value of a label as the format wants it.
-func escaped(value string) string {
+// escapeLabel returns the value of a label as the format wants it.
+func escapeLabel(value string) string {
 	return strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`).Replace(value)
 }
 

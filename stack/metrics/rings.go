@@ -45,12 +45,12 @@ func readRings(st *stack.Stack) rings {
 			r.rx[i].left = float64(d.Rx(i).Left()) / float64(d.Rx(i).Size())
 		}
 		for i := range r.tx {
-			r.tx[i].used = used(d.Tx(i))
+			r.tx[i].used = ringSlotsUsed(d.Tx(i))
 		}
 		of = append(of, r)
 	}
 	if len(of) > 0 {
-		return joined(of)
+		return joinRings(of)
 	}
 	if p := st.PacketPort(); p != nil {
 		r := ofPackets(p.Name(), p.Stats())
@@ -60,9 +60,9 @@ func readRings(st *stack.Stack) rings {
 	return rings{}
 }
 
-// joined returns the rings of several devices, with their names in one and the queues numbered
+// joinRings returns the rings of several devices, with their names in one and the queues numbered
 // through.
-func joined(of []rings) rings {
+func joinRings(of []rings) rings {
 	all := of[0]
 	for _, r := range of[1:] {
 		all.device += "," + r.device
@@ -80,8 +80,8 @@ func joined(of []rings) rings {
 	return all
 }
 
-// used returns how much of a send ring is in use. It waits for whoever sends.
-func used(q *dv.TxQueue) float64 {
+// ringSlotsUsed returns how much of a send ring is in use. It waits for whoever sends.
+func ringSlotsUsed(q *dv.TxQueue) float64 {
 	q.Lock()
 	defer q.Unlock()
 	return 1 - float64(q.Free())/float64(q.Size())
@@ -118,8 +118,8 @@ func ofPackets(name string, s packet.Stats) rings {
 	return r
 }
 
-// rings writes what the queues count.
-func (p *page) rings(r rings) {
+// writeRings writes what the queues count.
+func (p *page) writeRings(r rings) {
 	if r.info != nil {
 		p.family(gauge, "device_info", "1, with what carries the frames in labels.",
 			of(1, r.info...))
@@ -135,7 +135,7 @@ func (p *page) rings(r rings) {
 			"Counters of the device itself, which have others' frames, too.",
 			of(r.outOfBuffer, "name", "out_of_buffer"))
 	}
-	queues(p, r, r.rx, []column[rxQueue]{
+	writeQueues(p, r, r.rx, []column[rxQueue]{
 		{"rx_packets_total", "Frames received.", func(q rxQueue) uint64 { return q.packets }},
 		{"rx_bytes_total", "Their bytes, without FCS.", func(q rxQueue) uint64 { return q.bytes }},
 		{"rx_wakeups_total", "Ends of a sleep of the receive worker.",
@@ -143,7 +143,7 @@ func (p *page) rings(r rings) {
 		{"rx_stalls_total", "Times that a receive ring had no buffer left.",
 			func(q rxQueue) uint64 { return q.stalls }},
 	})
-	queues(p, r, r.tx, []column[txQueue]{
+	writeQueues(p, r, r.tx, []column[txQueue]{
 		{"tx_packets_total", "Packets sent; one to be segmented counts once.",
 			func(q txQueue) uint64 { return q.packets }},
 		{"tx_bytes_total", "Their bytes.", func(q txQueue) uint64 { return q.bytes }},
@@ -182,7 +182,7 @@ type column[Q any] struct {
 	of         func(Q) uint64
 }
 
-func queues[Q any](p *page, r rings, all []Q, columns []column[Q]) {
+func writeQueues[Q any](p *page, r rings, all []Q, columns []column[Q]) {
 	for _, c := range columns {
 		var samples []sample
 		for i, q := range all {

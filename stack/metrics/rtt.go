@@ -25,8 +25,8 @@ type rtt struct {
 	sum     time.Duration
 }
 
-// look adds each connection whose round-trip time is known, unless somebody looked just now.
-func (r *rtt) look(sockets []stack.Socket, now time.Time) {
+// sampleRTTs adds each connection whose round-trip time is known, unless somebody looked just now.
+func (r *rtt) sampleRTTs(sockets []stack.Socket, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.last.IsZero() && now.Sub(r.last) < lookPause {
