@@ -115,7 +115,7 @@ func (c *Config) driverConfig() dv.Config {
 // checkDriver refuses what Driver has changed although other fields of c decide it.
 func (c *Config) checkDriver(d *dv.Config) error {
 	if d.HostMode || d.TakesOver != (c.Predecessor != nil) {
-		return errors.New("Driver sets HostMode or TakesOver, which the stack decides: " +
+		return errors.New("field Driver sets HostMode or TakesOver, which the stack decides: " +
 			"use Host or Predecessor of stack.Config instead")
 	}
 	return nil
