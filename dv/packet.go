@@ -74,8 +74,8 @@ const (
 // and must not use the send queue.
 type Holder interface{ DecRef() }
 
-// TxPacket is one frame to send, or one TCP segment or UDP datagram for the NIC to cut up. It
-// stays the caller's; reuse one to save its set-up.
+// TxPacket describes one frame to send, or one TCP segment or UDP datagram for the NIC to cut up.
+// It stays the caller's; reuse one to save its set-up.
 type TxPacket struct {
 	// Bufs are the frame's bytes in order, from the Ethernet header on, without
 	// FCS. Post copies them, or holds them, see Holder.

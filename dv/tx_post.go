@@ -387,7 +387,7 @@ const (
 	maxDatagramHeader = ethHeader + 60 + udpHeader
 )
 
-// datagramParts is where a packet of datagrams is taken apart.
+// datagramParts tells where a packet of datagrams is taken apart.
 type datagramParts struct {
 	header [maxDatagramHeader]byte
 	part   TxPacket // what goes into one descriptor

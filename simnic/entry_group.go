@@ -9,9 +9,9 @@ type entryGroup struct {
 	root *entryNode
 }
 
-// entryNode is a node of a search tree by the values that entries match, which is at the same time
-// a heap by weights that depend on the values alone: a treap, balanced whatever the order in which
-// entries come.
+// entryNode represents a node of a search tree by the values that entries match, which is at the
+// same time a heap by weights that depend on the values alone: a treap, balanced whatever the order
+// in which entries come.
 type entryNode struct {
 	entry       *entry
 	weight      uint64 // that of no child is greater

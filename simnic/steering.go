@@ -209,7 +209,7 @@ func (t *tables) rulesBeside(a *FlowAttr) []*Flow {
 	return nil
 }
 
-// replaceEntry has flows be the rules of the entry that a rule is in: in a new group behind the
+// replaceEntry makes flows the rules of the entry that a rule is in: in a new group behind the
 // others of its table if it is the first with its mask. An entry without rules goes, as do a group
 // and a table without entries.
 func (t *tables) replaceEntry(a *FlowAttr, flows []*Flow) {

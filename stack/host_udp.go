@@ -74,7 +74,7 @@ func (c *UDPConn) Deliver(payload, oob []byte, from, to netip.AddrPort) {
 const (
 	// controlRoom suffices for the control messages that a socket of the kernel reports.
 	controlRoom = 128
-	// defaultTTL is the time to live of what hosts send to each other (RFC 1700).
+	// defaultTTL repeats the time to live of what hosts send to each other (RFC 1700).
 	defaultTTL = 64
 )
 

@@ -492,7 +492,7 @@ func (f *tcpFields) growCubic(ep *tcp.Endpoint, now tcpip.MonotonicTime) {
 	}
 }
 
-// beginEpoch has CUBIC's window grow as after the last loss. netstack counts the time in which a
+// beginEpoch lets CUBIC's window grow as after the last loss. netstack counts the time in which a
 // connection rests, or has less to write than its window: CUBIC then has the window of minutes of
 // growth, and all that there is to send goes at once.
 //

@@ -679,7 +679,7 @@ const (
 	ReceiveHopLimit
 	// ReceiveTrafficClass reports the traffic class, an int: IPV6_RECVTCLASS.
 	ReceiveTrafficClass
-	// ReceiveSegments has reads return several datagrams as one, and report their size, an int:
+	// ReceiveSegments makes reads return several datagrams as one, and report their size, an int:
 	// UDP_GRO, see [UDPConn.SetReceiveSegments].
 	ReceiveSegments
 	// ReceiveTimestamps reports when the datagram came: as the system's clock had it when it came
@@ -723,11 +723,11 @@ func (c *UDPConn) SetSegmentSize(bytes int) error {
 	return c.set(func() { c.segment.Store(uint32(bytes)) })
 }
 
-// SetReceiveSegments has reads return datagrams that came one behind the other as one, of up to 64
-// KiB, if they are of one sender, to one address, with the same class and time to live, and of the
-// same size but for the last, which may be shorter: UDP_GRO. The size comes as a control message if
-// there were several. A buffer gets no more of them than it has room for, where Linux cuts off what
-// is beyond it.
+// SetReceiveSegments makes reads return datagrams that came one behind the other as one, of up to
+// 64 KiB, if they are of one sender, to one address, with the same class and time to live, and of
+// the same size but for the last, which may be shorter: UDP_GRO. The size comes as a control
+// message if there were several. A buffer gets no more of them than it has room for, where Linux
+// cuts off what is beyond it.
 func (c *UDPConn) SetReceiveSegments(on bool) error { return c.SetReceive(ReceiveSegments, on) }
 
 // SetReceiveTimestamps asks for ReceiveTimestamps.

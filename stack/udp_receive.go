@@ -183,8 +183,8 @@ func (c *UDPConn) dequeue(b []byte) (received, tcpip.Error) {
 	return r, nil
 }
 
-// readEndpoint is dequeue for what netstack has delivered, which stays there if it is only peeked
-// at.
+// readEndpoint does what dequeue does, for what netstack has delivered, which stays there if it is
+// only peeked at.
 func (c *UDPConn) readEndpoint(b []byte, peek bool) (received, tcpip.Error) {
 	c.payload = payloadWriter{buf: b}
 	res, terr := c.ep.Read(&c.payload, tcpip.ReadOptions{NeedRemoteAddr: true, Peek: peek})
@@ -367,7 +367,7 @@ func (q *udpRxQueue) joinSegments(b []byte, r *received) {
 	}
 }
 
-// joinEndpoint is joinSegments for what netstack has delivered. conn.rd.mu is held.
+// joinEndpoint does what joinSegments does, for what netstack has delivered. conn.rd.mu is held.
 func (c *UDPConn) joinEndpoint(b []byte, r *received) {
 	size, room := r.n, min(len(b), maxPayload4)
 	if size == 0 || r.total != size {

@@ -247,7 +247,7 @@ func halved(o sockOption, v int) int {
 	return v
 }
 
-// optionSocket is a slice's socket whose options a stand-in has.
+// optionSocket describes a slice's socket whose options a stand-in has.
 type optionSocket interface {
 	setSockOption(o sockOption, v int) error
 	currentOptions() map[sockOption]int

@@ -86,7 +86,7 @@ func (u *sharedUDP) bindLocally(ctx context.Context, network string, s *standIn)
 	}
 }
 
-// reportHeader has reads of a kernel socket report the traffic class and the time to live.
+// reportHeader makes reads of a kernel socket report the traffic class and the time to live.
 func reportHeader(c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		for _, o := range headerReports { // a socket does not have those of the other version of IP

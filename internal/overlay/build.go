@@ -104,7 +104,7 @@ func Prepare(ctx context.Context, o Options) (*Plan, error) {
 	return plan, b.compareModules(ctx, plan, packages)
 }
 
-// namedFiles is what go list calls the package of files that are named.
+// namedFiles repeats what go list calls the package of files that are named.
 const namedFiles = "command-line-arguments"
 
 // seamFile returns the name of the file that is added to the program.
@@ -196,7 +196,7 @@ func (b *builder) readEnvironment(ctx context.Context) (err error) {
 	return b.tool.useCopyOfGOROOT(e, b.Cache)
 }
 
-// raiseToolchain has the Go release build that rdma-netstack's own go.mod asks for, where the
+// raiseToolchain lets the Go release build that rdma-netstack's own go.mod asks for, where the
 // program's is older.
 func (b *builder) raiseToolchain(ctx context.Context) error {
 	text, err := os.ReadFile(filepath.Join(b.Source, "go.mod"))

@@ -54,7 +54,7 @@ const (
 	kinds
 )
 
-// proto is the protocol of a kind; ok is false for kindOther, which has many.
+// proto returns the protocol of a kind; ok is false for kindOther, which has many.
 func (k kind) proto(family uint8) (proto uint8, ok bool) {
 	switch {
 	case k == kindTCP:

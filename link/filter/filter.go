@@ -32,7 +32,7 @@ type Filter struct {
 type Entry struct {
 	Prefix  netip.Prefix `json:"prefix"`
 	Verdict string       `json:"verdict"` // deny or allow
-	// Until is when it ends; the zero time: it stays.
+	// Until tells when it ends; the zero time: it stays.
 	Until   time.Time `json:"until,omitzero"`
 	Packets uint64    `json:"packets"`
 
@@ -45,7 +45,7 @@ const (
 	Allowed = "allow"
 )
 
-// compiled is what packets are judged by at one time. It does not change once made, but for its
+// compiled holds what packets are judged by at one time. It does not change once made, but for its
 // counts.
 type compiled struct {
 	list    *List                       // nil: there is none

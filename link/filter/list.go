@@ -44,7 +44,7 @@ func (d Direction) String() string {
 
 // List holds what Parse has read. It is not changed any more.
 type List struct {
-	// Text is what was read.
+	// Text holds what was read.
 	Text   string
 	chains [directions]chainText
 }

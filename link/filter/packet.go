@@ -172,7 +172,7 @@ const (
 	echoReply6, echoRequest6 = 129, 128
 )
 
-// isError is true for messages about a packet that was sent.
+// isError reports messages about a packet that was sent.
 func (p *Packet) isError() bool {
 	switch {
 	case !p.typed:
@@ -183,7 +183,7 @@ func (p *Packet) isError() bool {
 	return p.proto == protoICMPv6 && p.family == 6 && p.kind >= 1 && p.kind <= 4
 }
 
-// isHousekeeping is true for what a host's link and addresses live on, which no policy drops (a
+// isHousekeeping reports what a host's link and addresses live on, which no policy drops (a
 // rule may): neighbour and router discovery, membership of groups, and what DHCP's clients and
 // servers say to each other.
 func (p *Packet) isHousekeeping() bool {

@@ -119,7 +119,7 @@ func (p *parser) take(word string) bool {
 	return false
 }
 
-// want is take that fails.
+// want does what take does, and fails if that is not there.
 func (p *parser) want(word string) error {
 	if !p.take(word) {
 		return p.wrong(fmt.Sprintf("want %q", word))

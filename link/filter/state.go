@@ -40,10 +40,10 @@ const (
 	// maxFlows bounds what is remembered, of about 100 bytes each.
 	maxFlows   = 1 << 17
 	flowShards = 32
-	// firstDialPort is the first of the ports that dials get (stack's 32768 to 60999, and 61440 and
+	// firstDialPort begins the ports that dials get (stack's 32768 to 60999, and 61440 and
 	// up on the host's own address). What is sent from a lower port is taken for an answer.
 	firstDialPort = 32768
-	// searched is how many flows are looked at for one that may be forgotten.
+	// searched says how many flows are looked at for one that may be forgotten.
 	searched = 32
 )
 
@@ -180,7 +180,7 @@ func (f *Filter) lets(c *compiled, p *Packet, ip []byte, policy bool) bool {
 	return false
 }
 
-// isAnswer is true for what may answer something that this host has begun.
+// isAnswer reports what may answer something that this host has begun.
 func (p *Packet) isAnswer() bool {
 	switch p.proto {
 	case protoTCP:

@@ -61,7 +61,7 @@ type fragmented struct {
 	age     *list.Element
 }
 
-// fragmentPart is one fragment: the bytes from at to end of the datagram.
+// fragmentPart holds one fragment: the bytes from at to end of the datagram.
 type fragmentPart struct {
 	at, end int
 	frame   []byte

@@ -32,7 +32,7 @@ const (
 	RxTagged
 )
 
-// TxFrame is one frame to send, or one TCP segment or UDP datagram to be cut up.
+// TxFrame describes one frame to send, or one TCP segment or UDP datagram to be cut up.
 type TxFrame struct {
 	// Bufs are the frame's bytes in order, from the Ethernet header on. The first 128 bytes are
 	// copied by Post, the rest when Flush returns: they must not change before.

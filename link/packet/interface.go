@@ -46,7 +46,7 @@ type Interface interface {
 type Netdev interface {
 	Interface
 	MTUTeller
-	// Driver is the name of the netdev's driver, "" if it has none.
+	// Driver names the netdev's driver, "" if it has none.
 	Driver() string
 	// SetMAC notes that the netdev has another MAC now, which is ours, too; SetPorts and
 	// ChangePorts say which ports of its addresses are ours. They are for Config.Host.

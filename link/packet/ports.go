@@ -175,8 +175,8 @@ func (t *portTable) isOurs(f []byte) bool {
 	return false
 }
 
-// findBehindExtensions is findTransport for IPv6 packets with extension headers, but a fragment's,
-// that nobody answers.
+// findBehindExtensions does what findTransport does, for IPv6 packets with extension headers, but a
+// fragment's, that nobody answers.
 func findBehindExtensions(f []byte) (t transport, ok bool) {
 	if binary.BigEndian.Uint16(f[12:]) != typeIPv6 || len(f) < ethLen+ipv6Len ||
 		!isExtension(f[ethLen+6]) {

@@ -17,10 +17,10 @@ type Stats struct {
 
 // XDPStats says how an interface is served through AF_XDP (package link/xdp).
 type XDPStats struct {
-	// Queues is how many receive queues of AF_XDP there are, Bound how many of them have a socket
+	// Queues counts the receive queues of AF_XDP, Bound how many of them have a socket
 	// on a queue of the interface. What comes by other queues arrives by packet sockets.
 	Queues, Bound int
-	// NetdevQueues is by how many queues the interface receives.
+	// NetdevQueues tells by how many queues the interface receives.
 	NetdevQueues int
 	// ZeroCopy says that the NIC writes to our memory; else the kernel copies.
 	ZeroCopy bool

@@ -264,15 +264,15 @@ func onPort(port packet.Interface) backend {
 	return sockets{Interface: port}
 }
 
-// inMemory is a port whose receive queues are memory of ours: a look is none of the kernel's, and
-// nobody else has the frames.
+// inMemory describes a port whose receive queues are memory of ours: a look is none of the
+// kernel's, and nobody else has the frames.
 type inMemory struct{ sockets }
 
 func (inMemory) spins() int         { return maxSpins }
 func (inMemory) receivesOnly() bool { return true }
 
-// onlyReceiver is a backend that may be the only one to receive unicast frames for us, whatever its
-// kind.
+// onlyReceiver describes a backend that may be the only one to receive unicast frames for us,
+// whatever its kind.
 type onlyReceiver interface{ receivesOnly() bool }
 
 // receivesOnly reports whether no other process with our addresses gets the unicast frames of

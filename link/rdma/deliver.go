@@ -217,7 +217,7 @@ type DatagramSink interface {
 	Stamped() bool
 	// Deliver offers a datagram that may take the fast path: its IP header, which has no options or
 	// extensions, and the UDP header with all that follows it in the packet. The caller keeps both.
-	// at is when the NIC received it; zero if the NIC does not say, or unless Stamped.
+	// at tells when the NIC received it; zero if the NIC does not say, or unless Stamped.
 	// False: it is not for this sink, or not now, and netstack decides about it and all that
 	// follows it in the batch. The same holds after a datagram to the port that may not take the
 	// fast path, one to a group for example.

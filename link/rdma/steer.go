@@ -49,8 +49,8 @@ type Steering struct {
 	// once, or drops it and returns false. It keeps nothing of it. Workers call it, several at
 	// once. Nil drops all.
 	Send func(frame []byte) bool
-	// Relay is Send for what rings or AF_XDP receive and the other process does not: unicast frames
-	// that are left to it or of interest to both. Nil drops them.
+	// Relay does what Send does, for what rings or AF_XDP receive and the other process does not:
+	// unicast frames that are left to it or of interest to both. Nil drops them.
 	Relay func(frame []byte) bool
 }
 

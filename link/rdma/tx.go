@@ -447,7 +447,7 @@ func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 	return sent, s.netstackError(err)
 }
 
-// filteredError is the reason for which the filter drops a datagram.
+// filteredError gives the reason for which the filter drops a datagram.
 type filteredError string
 
 func (e filteredError) Error() string { return string(e) }

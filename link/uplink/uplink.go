@@ -33,8 +33,8 @@ const (
 	// BackendPacket is packet sockets (package link/packet) on a netdev of any make. Of NIC only
 	// Device, MAC, RxQueues, VLAN and MTU count.
 	BackendPacket
-	// BackendXDP is AF_XDP sockets (package link/xdp) on a netdev of any make whose driver has XDP,
-	// or an error. Of NIC only Device, MAC, VLAN and MTU count.
+	// BackendXDP stands for AF_XDP sockets (package link/xdp) on a netdev of any make whose driver
+	// has XDP, or an error. Of NIC only Device, MAC, VLAN and MTU count.
 	BackendXDP
 )
 
@@ -290,8 +290,9 @@ func (c *Config) OpenNetdev(cfg packet.Config) (packet.Netdev, error) {
 	return port, nil
 }
 
-// ReopenNetdev is OpenNetdev for a netdev that was removed and has come back: packet sockets if it
-// cannot be served through AF_XDP any more, as when the privileges for that have been given up.
+// ReopenNetdev does what OpenNetdev does, for a netdev that was removed and has come back: packet
+// sockets if it cannot be served through AF_XDP any more, as when the privileges for that have been
+// given up.
 func (c *Config) ReopenNetdev(cfg packet.Config) (packet.Netdev, error) {
 	again := *c
 	again.Successor = false // that has been settled

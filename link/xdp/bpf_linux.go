@@ -48,10 +48,10 @@ func dropElement(fd int, key []byte) error {
 	return err
 }
 
-// programName is what "bpftool prog" and other processes see of a program of ours.
+// programName names for "bpftool prog" and other processes a program of ours.
 const programName = "rdma_netstack"
 
-// loadProgram has the kernel verify a program.
+// loadProgram lets the kernel verify a program.
 func loadProgram(program []byte) (int, error) {
 	license := []byte("Apache-2.0\x00") // the helpers are not for GPL programs alone
 	load := func(log []byte) (int, error) {

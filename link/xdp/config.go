@@ -26,11 +26,11 @@ type Config struct {
 type Options struct {
 	// Send says by what frames leave.
 	Send Send
-	// Copy has the kernel copy frames to our memory even where the driver could receive into it.
+	// Copy makes the kernel copy frames to our memory even where the driver could receive into it.
 	Copy bool
 }
 
-// Finding is one of the things that Examine has looked at.
+// Finding tells one of the things that Examine has looked at.
 type Finding struct {
 	Check string // in a word or two
 	Err   error  // what keeps an interface from being served; nil: nothing
@@ -42,9 +42,9 @@ type Send uint8
 
 // The ways to send.
 const (
-	// SendSockets is by packet sockets: the NIC or the kernel segments and computes checksums.
+	// SendSockets sends by packet sockets: the NIC or the kernel segments and computes checksums.
 	SendSockets Send = iota
-	// SendRings is by the AF_XDP sockets: TCP segments are cut up here.
+	// SendRings sends by the AF_XDP sockets: TCP segments are cut up here.
 	SendRings
 )
 

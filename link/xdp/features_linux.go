@@ -183,7 +183,7 @@ func ethtoolHeader(name string) *nl.RtAttr {
 	return header
 }
 
-// attributes are those of one netlink message, by type.
+// attributes holds those of one netlink message, by type.
 type attributes struct{ all map[uint16][]byte }
 
 func parseAttributes(b []byte) (a attributes, err error) {

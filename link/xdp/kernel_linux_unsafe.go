@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// request is the argument of a call of bpf(2), union bpf_attr, whose fields follow each other.
+// request holds the argument of a call of bpf(2), union bpf_attr, whose fields follow each other.
 type request struct {
 	bytes []byte
 	pin   runtime.Pinner // of memory whose address is among the bytes
@@ -55,7 +55,7 @@ func (r *request) callKernel(command int) (int, error) {
 	return int(n), nil
 }
 
-// readOption is getsockopt(2) of level SOL_XDP. It returns how many bytes there were.
+// readOption does getsockopt(2) of level SOL_XDP. It returns how many bytes there were.
 func readOption(fd, name int, to []byte) (int, error) {
 	size := uint32(len(to))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_XDP, uintptr(name),

@@ -15,8 +15,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
-// Port is an interface whose frames come through AF_XDP sockets, and through the packet sockets
-// beside them. Its methods may be called from any goroutine.
+// Port represents an interface whose frames come through AF_XDP sockets, and through the packet
+// sockets beside them. Its methods may be called from any goroutine.
 //
 //	Open ──▶ waiting ──▶ serving ──▶ over, as the packet.Port
 //	           │  the program is not attached, or a queue has no socket of ours: another process
@@ -95,7 +95,7 @@ func (p *Port) openSockets() (_ *packet.Port, err error) {
 	return packet.Open(p.cfg.Config)
 }
 
-// maxQueues is that of package packet.
+// maxQueues repeats that of package packet.
 const maxQueues = 64
 
 // makeObjects makes all that needs privileges, and attaches none of it.
@@ -140,10 +140,10 @@ func (p *Port) makeObjects() (err error) {
 }
 
 const (
-	// settle is for how long a program and sockets of a process that has ended may be in our way:
+	// settle says for how long a program and sockets of a process that has ended may be in our way:
 	// the kernel takes them away after the process.
 	settle = time.Second
-	// again is how long to wait before what others have is asked for again, and look how long
+	// again says how long to wait before what others have is asked for again, and look how long
 	// between looks at the number of queues.
 	again, look = 20 * time.Millisecond, 5 * time.Second
 )
@@ -227,7 +227,7 @@ func (p *Port) takeLocked() error {
 	return first
 }
 
-// leadQueue has the program lead a queue's frames to its socket. mu is held, or nobody else is
+// leadQueue makes the program lead a queue's frames to its socket. mu is held, or nobody else is
 // about.
 func (p *Port) leadQueue(i int) error {
 	err := putElement(p.sockets, nativeBytes(uint32(i)), nativeBytes(uint32(p.rx[i].socket.fd)))

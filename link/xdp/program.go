@@ -11,7 +11,7 @@ import (
 // functions of what they are for. They have no types, no relocations and no kernel functions, so
 // that every kernel with AF_XDP loads them.
 
-// register is one of the machine's.
+// register names one of the machine's.
 type register uint8
 
 const (
@@ -205,7 +205,7 @@ func (a *assembler) redirectFrames(sockets int) {
 	a.endProgram()
 }
 
-// hostMaps are the maps that the program for the host's address reads.
+// hostMaps holds the maps that the program for the host's address reads.
 type hostMaps struct {
 	mac     int // an array of one element: the interface's MAC address, and two bytes
 	ports   int // a hash: portKey
@@ -307,8 +307,8 @@ func (a *assembler) lookUp(ports int, key int32) {
 // blockSize says how many ports one key of a block stands for, which begins at a multiple of it.
 const blockSize = 256
 
-// portKey is the key of a port, or of a block of them, in the map of the program for the host's
-// address: the address as in the packet, IPv4 with zeros behind it, the port big endian, the
+// portKey returns the key of a port, or of a block of them, in the map of the program for the
+// host's address: the address as in the packet, IPv4 with zeros behind it, the port big endian, the
 // protocol, and 1 for a block.
 type portKey [portKeyLen]byte
 

@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// facts are what is known of an interface before anything of it is touched.
+// facts holds what is known of an interface before anything of it is touched.
 type facts struct {
 	name   string
 	driver string // as ethtool -i has it; "": none
 	mtu    int
 	queues int // that receive
 
-	// program is the number of the XDP program that is attached, 0 if none, and programName what it
-	// is called, as far as that may be known.
+	// program gives the number of the XDP program that is attached, 0 if none, and programName what
+	// it is called, as far as that may be known.
 	program     uint32
 	programName string
 
-	// features are those of the netdev family of generic netlink, of linux 6.3.
+	// features holds those of the netdev family of generic netlink, of linux 6.3.
 	featuresKnown bool
 	features      uint64
 	// metadata says that the driver computes checksums of frames sent in zero copy.

@@ -13,8 +13,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
-// RxQueue is the receiving side of an interface's queue. It has one owner, the goroutine that calls
-// Receive and Wait; Wake is for everybody. Until the queue has a socket nothing comes.
+// RxQueue represents the receiving side of an interface's queue. It has one owner, the goroutine
+// that calls Receive and Wait; Wake is for everybody. Until the queue has a socket nothing comes.
 type RxQueue struct {
 	port   *Port
 	index  int

@@ -15,16 +15,16 @@ const (
 	ringSize = 2048 // entries of each ring, a power of two
 	ringMask = ringSize - 1
 
-	// chunk is the room for a frame, in bytes: a page. With chunks of 2 KiB mlx5e needs keys of
+	// chunk gives the room for a frame, in bytes: a page. With chunks of 2 KiB mlx5e needs keys of
 	// keys, and igb cuts frames at 1 KiB.
 	chunk    = 4096
 	rxFrames = ringSize
 	txFrames = ringSize // SendRings
 
-	// headroom is what the kernel keeps free in front of a received frame (XDP_PACKET_HEADROOM),
-	// and tail what some drivers need behind it for struct skb_shared_info.
+	// headroom repeats what the kernel keeps free in front of a received frame
+	// (XDP_PACKET_HEADROOM), and tail what some drivers need behind it for struct skb_shared_info.
 	headroom, tail = 256, 320
-	// maxMTU is the largest MTU whose frames, with a tag and a checksum behind, fit a chunk.
+	// maxMTU gives the largest MTU whose frames, with a tag and a checksum behind, fit a chunk.
 	maxMTU = chunk - headroom - tail - ethLen - vlanLen - 4
 
 	// txRoom is kept free in front of a frame to be sent: its last bytes are struct
@@ -33,7 +33,7 @@ const (
 	metadataLen = 24
 )
 
-// ring is one of the four rings of a socket, of which one side is ours.
+// ring represents one of the four rings of a socket, of which one side is ours.
 type ring struct {
 	mapped                    []byte
 	producer, consumer, flags *atomic.Uint32
@@ -42,7 +42,7 @@ type ring struct {
 	at                        uint32         // our index
 }
 
-// socket is an AF_XDP socket with memory of its own (a UMEM):
+// socket represents an AF_XDP socket with memory of its own (a UMEM):
 //
 //	free of the kernel ──fill ring──▶ NIC or kernel ──rx ring──▶ held by the caller ──▶ fill ring
 //	free to send ──tx ring──▶ NIC or kernel ──completion ring──▶ free to send
@@ -283,7 +283,7 @@ func (s *socket) sendPosted() {
 	}
 }
 
-// counts are the kernel's counters of a socket: struct xdp_statistics.
+// counts holds the kernel's counters of a socket: struct xdp_statistics.
 type counts struct {
 	dropped, invalid, invalidSent, ringFull, fillEmpty uint64
 }

@@ -17,7 +17,7 @@ type Segmenter struct {
 	Headers    Headers // of the template
 	IPChecksum bool    // Header writes the IPv4 header checksum; initially true
 	L4Checksum bool    // Header writes the TCP or UDP checksum; initially true
-	// CopyLength has Header leave the UDP length as it was in the template, in every packet, as
+	// CopyLength makes Header leave the UDP length as it was in the template, in every packet, as
 	// cards do: linux drivers/net/ethernet/mellanox/mlx5/core/en_accel/en_accel.h,
 	// mlx5e_udp_gso_handle_tx_skb, wrote there what one packet has. Initially false.
 	CopyLength bool
@@ -147,7 +147,7 @@ func (g *Segment) Header(dst []byte, payloadSum uint16) []byte {
 	return g.headerOfLength(dst, payloadSum, uint16(len(g.s.template)-g.s.Headers.L4At+g.Len))
 }
 
-// headerOfLength is Header with this UDP length.
+// headerOfLength does what Header does, with this UDP length.
 func (g *Segment) headerOfLength(dst []byte, payloadSum, udpLength uint16) []byte {
 	s := g.s
 	b := dst[:copy(dst, s.template)]

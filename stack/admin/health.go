@@ -89,7 +89,7 @@ func (h *handler) serveDump(w http.ResponseWriter, r *http.Request) {
 	serveJSON(func() any { return all })(w, r)
 }
 
-// serveRecover has a reporter's part recovered, as far as there is anything to do.
+// serveRecover lets a reporter's part be recovered, as far as there is anything to do.
 func (h *handler) serveRecover(w http.ResponseWriter, r *http.Request) {
 	if err := h.Stack.RecoverReporter(r.FormValue("reporter")); err != nil {
 		code := http.StatusConflict
@@ -102,8 +102,8 @@ func (h *handler) serveRecover(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(healthOf(h.Stack)) // who asked is gone if it fails
 }
 
-// ReadOnly is handler without dumps and profiles, which tell much and cost time, without the rules
-// of the filter, and without anything that changes the stack.
+// ReadOnly returns handler without dumps and profiles, which tell much and cost time, without the
+// rules of the filter, and without anything that changes the stack.
 func ReadOnly(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

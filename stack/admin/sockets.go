@@ -116,7 +116,7 @@ func (o *object) putBool(name string, is bool) {
 	o.b = strconv.AppendBool(o.b, is)
 }
 
-// putText is for words of this program's own, which are ASCII without quotes.
+// putText writes words of this program's own, which are ASCII without quotes.
 func (o *object) putText(name, word string) {
 	o.putName(name)
 	o.b = append(o.b, '"')
@@ -124,7 +124,8 @@ func (o *object) putText(name, word string) {
 	o.b = append(o.b, '"')
 }
 
-// putEnd has a zone only in what package json is asked for: names of interfaces may have any byte.
+// putEnd writes a zone only in what package json is asked for: names of interfaces may have any
+// byte.
 func (o *object) putEnd(name string, at netip.AddrPort) {
 	o.putName(name)
 	if at.Addr().Zone() != "" {

@@ -97,7 +97,7 @@ func (b *deviceBooks) frames() (received, sent uint64) {
 	return received, sent
 }
 
-// inPlace is how many packets the queues of all devices have sent without copying.
+// inPlace counts the packets the queues of all devices have sent without copying.
 func (b *deviceBooks) inPlace() (n uint64) {
 	for _, d := range b.devices {
 		for _, q := range d.Stats().Tx {

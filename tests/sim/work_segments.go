@@ -19,7 +19,7 @@ const (
 	maxQuestionParts = 16000
 )
 
-// segmentedConn is a socket that sends many datagrams by one call and reads many by one.
+// segmentedConn describes a socket that sends many datagrams by one call and reads many by one.
 type segmentedConn interface {
 	SetReceiveSegments(on bool) error
 	ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAddr, err error)
@@ -30,7 +30,7 @@ type segmentedConn interface {
 // means nothing else to work with datagrams.
 func (p *WorkPlan) inParts() bool { return p.Kind == Datagrams && p.Back%4 == 3 }
 
-// partSize is the length of each datagram of a question but the last.
+// partSize gives the length of each datagram of a question but the last.
 func (p *WorkPlan) partSize() int { return partHeader + 1 + p.Back%1000 }
 
 // segments is datagrams for questions of many datagrams: both ends send them by one call

@@ -193,7 +193,7 @@ func (w *world) answered() error {
 	return nil
 }
 
-// inPlace is how many packets hosts of ours have sent without copying.
+// inPlace counts the packets that hosts of ours have sent without copying.
 func (w *world) inPlace() (n uint64) {
 	for _, h := range w.hosts {
 		if o, ours := h.(interface{ inPlace() uint64 }); ours {

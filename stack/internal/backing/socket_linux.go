@@ -111,7 +111,7 @@ func prepare(fd int, p Protocol, at netip.AddrPort) error {
 	return nil
 }
 
-// reportHeader has reads report the traffic class and the time to live of each datagram.
+// reportHeader makes reads report the traffic class and the time to live of each datagram.
 func reportHeader(fd int, v6 bool) error {
 	level, options := unix.IPPROTO_IP, []int{unix.IP_RECVTOS, unix.IP_RECVTTL}
 	if v6 {
@@ -161,7 +161,7 @@ func (s *Socket) Listener(backlog int) (*net.TCPListener, error) {
 	return l.(*net.TCPListener), nil
 }
 
-// Conn has the kernel deliver datagrams that do not come by the device. The caller closes it, and
+// Conn makes the kernel deliver datagrams that do not come by the device. The caller closes it, and
 // then calls Silence.
 func (s *Socket) Conn() (*net.UDPConn, error) {
 	var c net.PacketConn
