@@ -73,6 +73,8 @@ func TestConfigValidate(t *testing.T) {
 				Gateways: []netip.Addr{addr("192.0.2.254")}}, ""},
 		{"VLAN of 13 bits", stack.Config{NIC: dv.NIC{VLAN: 4095}}, "VLAN is 4095 and must be"},
 		{"MTU below IPv4's", stack.Config{NIC: dv.NIC{MTU: 100}}, "MTU is 100 and must be"},
+		{"MTU below IPv6's", stack.Config{NIC: dv.NIC{MTU: 1279}}, "IPv6 needs 1280"},
+		{"MTU of IPv6", stack.Config{NIC: dv.NIC{MTU: 1280}}, ""},
 		{"MTU of less than none", stack.Config{NIC: dv.NIC{MTU: -1}}, "MTU is -1 and must be"},
 		{"DSCP of seven bits", stack.Config{DSCP: 64}, "code points are 0 to 63"},
 		{"no address", stack.Config{Addresses: []netip.Prefix{{}}}, "an address is empty"},

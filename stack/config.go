@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
@@ -403,6 +404,10 @@ func (c Config) Validate() error {
 	c = c.withDefaults()
 	if err := c.NIC.Validate(); err != nil {
 		return err
+	}
+	if c.NIC.MTU != 0 && c.NIC.MTU < header.IPv6MinimumMTU {
+		return fmt.Errorf("MTU is %d, and IPv6 needs %d: give that or more, or 0 for the port's",
+			c.NIC.MTU, header.IPv6MinimumMTU)
 	}
 	if err := c.validateHost(); err != nil {
 		return err

@@ -241,8 +241,8 @@ func (f *serveFlags) check(given func(flag string) bool) error {
 	if err := errors.Join(f.checkAdmin(), f.checkEnding(given)); err != nil {
 		return err
 	}
-	if f.choosesSubnet() {
-		return nil
+	if f.choosesSubnet() { // the addresses are not known yet
+		return stack.Config{NIC: f.nicConfig(), DSCP: f.dscp}.Validate()
 	}
 	return f.stackConfig(nil).Validate()
 }

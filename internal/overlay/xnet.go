@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"go/ast"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -88,7 +90,7 @@ func changeXNet(dir string) error {
 			return err
 		}
 	}
-	for id := range wanted {
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
 		if !seen[id] {
 			return fmt.Errorf("%s is of a version that this rdma-netstack does not know: %s of "+
 				"internal/socket is missing", xnetModule, id)
