@@ -29,8 +29,8 @@ func verify(t *testing.T, f []byte) {
 	}
 }
 
-// TestDatagramLength has the NIC cut 80 bytes into datagrams of 30: each has the UDP length of the
-// WQE's header, the short one behind them, too, and a checksum over that.
+// TestDatagramLength makes the NIC cut 80 bytes into datagrams of 30: each has the UDP length of
+// the WQE's header, the short one behind them, too, and a checksum over that.
 func TestDatagramLength(t *testing.T) {
 	for name, c := range map[string]struct {
 		header string

@@ -256,7 +256,7 @@ func TestBatchDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// segmentMessage is the control message UDP_SEGMENT.
+// segmentMessage returns the control message UDP_SEGMENT.
 func segmentMessage(size uint16) []byte {
 	w := controlWriter{b: make([]byte, alignControl(controlHeader+2))}
 	w.putMessage(levelUDP, typeSegment, binary.NativeEndian.AppendUint16(nil, size))

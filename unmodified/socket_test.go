@@ -692,7 +692,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// TestJoinedSegments has a program that set UDP_GRO read what came in segments as one.
+// TestJoinedSegments makes a program that set UDP_GRO read what came in segments as one.
 func TestJoinedSegments(t *testing.T) {
 	server, client := stacktest.Pair(t)
 	p := programOn(server, nil)

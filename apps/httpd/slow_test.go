@@ -209,8 +209,8 @@ func TestPiecesFillPackets(t *testing.T) {
 	}
 }
 
-// writes is a listener of connections whose packets hold so many bytes. It tells the sizes of what
-// is written to them.
+// writes represents a listener of connections whose packets hold so many bytes. It tells the sizes
+// of what is written to them.
 type writes struct {
 	net.Listener
 	holds int

@@ -128,7 +128,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestCutDatagrams has three datagrams of one, and tshark follow their lengths and sums.
+// TestCutDatagrams makes three datagrams of one, and tshark follow their lengths and sums.
 func TestCutDatagrams(t *testing.T) {
 	headers := ip4(17, 0x4000, 0, 7, 0, 9, 0, 0, 0, 0)
 	binary.BigEndian.PutUint16(headers[14+2:], 20+8+2400)

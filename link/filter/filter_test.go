@@ -531,7 +531,7 @@ func FuzzParseFilter(f *testing.F) {
 	})
 }
 
-// manyPrefixes is a list that denies so many prefixes of each version of IP.
+// manyPrefixes returns a list that denies so many prefixes of each version of IP.
 func manyPrefixes(n int) string {
 	r := rand.New(rand.NewPCG(36, 4))
 	var b strings.Builder

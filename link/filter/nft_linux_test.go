@@ -17,15 +17,15 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-// kernelFilter is a namespace that takes what comes by a TUN for its own, whatever the address, and
-// in which nft has a list.
+// kernelFilter represents a namespace that takes what comes by a TUN for its own, whatever the
+// address, and in which nft has a list.
 type kernelFilter struct {
 	t   *testing.T
 	ns  *lab.Net
 	tun *os.File
 }
 
-// watches are chains around the list's own: which packets come to it, and which it lets through,
+// watches holds chains around the list's own: which packets come to it, and which it lets through,
 // told by their identification, or their length of IPv6. What the kernel answers comes by lo.
 const watches = `
 	table inet watch {
@@ -103,7 +103,7 @@ func (k *kernelFilter) run(stdin string, args ...string) []byte {
 	return []byte(out.String())
 }
 
-// load has nft load a list, in the place of the one before.
+// load makes nft load a list, in the place of the one before.
 func (k *kernelFilter) load(text string) {
 	k.t.Helper()
 	k.run("flush ruleset\n"+watches+text, "nft", "-f", "-")
@@ -171,7 +171,7 @@ func sealIPv4(ip []byte) {
 	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum+sum>>16))
 }
 
-// TestSameAsNftables has nft load random lists and the kernel judge random packets: what it lets
+// TestSameAsNftables makes nft load random lists and the kernel judge random packets: what it lets
 // through is what the compiled list lets through. Left out are fragments of IPv4, which Linux puts
 // together ahead of its input chain, and later ones of IPv6, of which it takes data for ports.
 func TestSameAsNftables(t *testing.T) {

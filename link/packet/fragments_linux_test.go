@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// begin is the time at which tests of fragments begin.
+// begin gives the time at which tests of fragments begin.
 var begin = time.Unix(1e9, 0)
 
-// fragmentTable is that of a port of UDP and one of TCP, of each version of IP.
+// fragmentTable returns that of a port of UDP and one of TCP, of each version of IP.
 func fragmentTable() *portTable {
 	return newPortTable([]Ports{{UDP: true, Addr: ourIP.Addr(), First: 53, Last: 53},
 		{UDP: true, Addr: ourIPv6.Addr(), First: 53, Last: 53},

@@ -41,8 +41,8 @@ type Interface interface {
 	Close() error
 }
 
-// Netdev is an [Interface] on a netdev of Linux: a [*Port], or what has further sockets on it
-// (package link/xdp).
+// Netdev represents an [Interface] on a netdev of Linux: a [*Port], or what has further sockets on
+// it (package link/xdp).
 type Netdev interface {
 	Interface
 	MTUTeller
@@ -57,8 +57,8 @@ type Netdev interface {
 	Stats() Stats
 }
 
-// Joined is an [Interface] whose receive queues bring a part of the frames. Those of Beside, which
-// nobody else reads, bring the rest; all else of it is not to be used.
+// Joined represents an [Interface] whose receive queues bring a part of the frames. Those of
+// Beside, which nobody else reads, bring the rest; all else of it is not to be used.
 type Joined interface {
 	Interface
 	Beside() Interface

@@ -34,7 +34,7 @@ type Port struct {
 
 	groups groups
 	ports  atomic.Pointer[portTable] // Config.Host: what comes to us; else nil
-	// fragments has those of Config.Host whose datagram is not whole
+	// fragments holds those of Config.Host whose datagram is not whole
 	fragments fragments
 
 	mtu         atomic.Int32                     // bytes; Config.MTU is the most

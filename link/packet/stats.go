@@ -38,8 +38,8 @@ type RxStats struct {
 	Merged uint64
 	// Split counts datagrams that came several in one frame, which is not counted.
 	Split uint64
-	// Calls is system calls, of AF_XDP looks at the ring, Hits those that returned frames, Waits
-	// the times of waiting.
+	// Calls counts system calls, of AF_XDP looks at the ring, Hits those that returned frames,
+	// Waits the times of waiting.
 	Calls, Hits, Waits uint64
 	// AsleepNanos gives the nanoseconds of waiting, with those of a wait that is going on.
 	AsleepNanos uint64

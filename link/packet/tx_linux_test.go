@@ -166,7 +166,7 @@ func wantDatagrams(t *testing.T, raw, headers int, data []byte) {
 	}
 }
 
-// TestKernelRelease has releases as kernels of distributions name them.
+// TestKernelRelease reads releases as kernels of distributions name them.
 func TestKernelRelease(t *testing.T) {
 	for release, want := range map[string]bool{"6.2.0": true, "6.12.48-cloud-amd64": true,
 		"7.0-rc3": true, "6.1.0-40-amd64": false, "5.15.0": false, "4.4.0": false, "": false,

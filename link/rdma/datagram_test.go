@@ -24,7 +24,7 @@ func datagram(from, to *host, v6 bool, n int) []byte {
 	return datagramTo(from, to.ep.LinkAddress(), at, n)
 }
 
-// datagramTo is datagram for a host that is not one of ours.
+// datagramTo does what datagram does, for a host that is not one of ours.
 func datagramTo(from *host, mac tcpip.LinkAddress, to netip.Addr, n int) []byte {
 	udp := make([]byte, hdr.UDPLen)
 	header.UDP(udp).Encode(&header.UDPFields{SrcPort: 7, DstPort: 53,
@@ -279,7 +279,7 @@ func TestDatagramsOfOne(t *testing.T) {
 	}
 }
 
-// patternOf is n bytes that differ.
+// patternOf returns n bytes that differ.
 func patternOf(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

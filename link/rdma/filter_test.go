@@ -17,7 +17,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// newFilter is a filter with a list.
+// newFilter returns a filter with a list.
 func newFilter(t testing.TB, text string) *filter.Filter {
 	t.Helper()
 	f, err := filter.New(nil, clock.Clock{})

@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-// losing is a wire that drops the frames for which lose returns true.
+// losing represents a wire that drops the frames for which lose returns true.
 type losing struct {
 	wire.Wire
 	lose func(frame []byte) bool

@@ -84,7 +84,7 @@ type Config struct {
 	// back soon.
 	XDP       xdp.Options
 	Successor bool
-	// XDPReport is called when queues come to have no AF_XDP socket, and with nil when all have.
+	// XDPReport hears when queues come to have no AF_XDP socket, and with nil when all have.
 	XDPReport func(error)
 	// Fallback is the netdev whose packet sockets carry the frames while the device is away.
 	// Empty: the one that the port's netdev is a member of, else the port's; "none": nothing.

@@ -17,7 +17,7 @@ type Config struct {
 	// Await says that another process has the interface's program now and gives it back soon, to
 	// which this one succeeds: until then all frames come by packet sockets.
 	Await bool
-	// Report is called when queues of the interface have no socket of ours, whose frames then come
+	// Report hears when queues of the interface have no socket of ours, whose frames then come
 	// by packet sockets, and with nil when they have; nil: nobody is told.
 	Report func(error)
 }

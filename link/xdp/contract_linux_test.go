@@ -127,7 +127,7 @@ func send(t testing.TB, q packet.Sender, frames ...packet.TxFrame) {
 	q.Flush()
 }
 
-// TestSegments has a segment of 20 KB cut up, and looks at what comes out.
+// TestSegments lets a segment of 20 KB be cut up, and looks at what comes out.
 func TestSegments(t *testing.T) {
 	for _, a := range []struct{ ours, peer netip.Addr }{
 		{ourIP.Addr(), peerIP.Addr()}, {ourIPv6.Addr(), peerIPv6.Addr()},

@@ -65,7 +65,7 @@ func serveFrames(mode string) error {
 	return p.Err()
 }
 
-// child is such a process.
+// child represents such a process.
 type child struct {
 	cmd   *exec.Cmd
 	lines chan string

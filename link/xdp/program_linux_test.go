@@ -19,7 +19,7 @@ import (
 
 const xdpRedirect = 4
 
-// loaded is a program with maps of its own, in which every queue has a socket.
+// loaded holds a program with maps of its own, in which every queue has a socket.
 type loaded struct {
 	program     int
 	macs, ports int
@@ -56,8 +56,8 @@ func loadFor(t testing.TB, mac []byte, vlan uint16, host bool) *loaded {
 	return l
 }
 
-// run has the kernel run the program on a frame (BPF_PROG_TEST_RUN) and reports whether it was led
-// to a socket.
+// run makes the kernel run the program on a frame (BPF_PROG_TEST_RUN) and reports whether it was
+// led to a socket.
 func (l *loaded) run(t testing.TB, frame []byte) bool {
 	t.Helper()
 	const cmdTestRun, atResult = 10, 4
@@ -76,10 +76,10 @@ func (l *loaded) run(t testing.TB, frame []byte) bool {
 	}
 }
 
-// minFrame is the shortest frame that the kernel runs a program on.
+// minFrame gives the shortest frame that the kernel runs a program on.
 const minFrame = ethLen
 
-// modelOwnMAC is what ownMACProgram is to decide.
+// modelOwnMAC tells what ownMACProgram is to decide.
 func modelOwnMAC(f, mac []byte, vlan uint16) bool {
 	if len(f) < 14 || !bytes.Equal(f[:6], mac) {
 		return false
@@ -91,7 +91,7 @@ func modelOwnMAC(f, mac []byte, vlan uint16) bool {
 	return kind == 0x8100 && len(f) >= 18 && (uint16(f[14])<<8|uint16(f[15]))%4096 == vlan
 }
 
-// modelHost is what hostProgram is to decide.
+// modelHost tells what hostProgram is to decide.
 func modelHost(f, mac []byte, ports []packet.Ports) bool {
 	if len(f) < 34 || !bytes.Equal(f[:6], mac) {
 		return false
@@ -130,7 +130,7 @@ var modelPorts = []packet.Ports{
 	{Addr: ourIPv6.Addr(), First: 512, Last: 767},
 }
 
-// seedFrames are frames of every kind that the programs tell apart, and some near them.
+// seedFrames returns frames of every kind that the programs tell apart, and some near them.
 func seedFrames() (frames [][]byte) {
 	for _, a := range [][2]netip.Addr{{peerIP.Addr(), ourIP.Addr()}, {peerIPv6.Addr(),
 		ourIPv6.Addr()}, {peerIP.Addr(), peerIP.Addr()}} {
@@ -179,7 +179,7 @@ func seedFrames() (frames [][]byte) {
 		ethernet(ourMAC, peerMAC, typeVLAN, []byte{0, 5}))
 }
 
-// programs are one of each kind, with the model of its decision.
+// programs returns one of each kind, with the model of its decision.
 func programs(t testing.TB) map[*loaded]func(f []byte) bool {
 	host := loadFor(t, ourMAC, 0, true)
 	for _, p := range modelPorts {

@@ -26,7 +26,7 @@ type RxQueue struct {
 	raw   syscall.RawConn
 	ready func(fd uintptr) bool // isReadable
 
-	// mu is the owner's, taken once per batch, so that Close finds the queue at rest.
+	// mu belongs to the owner's, taken once per batch, so that Close finds the queue at rest.
 	mu     sync.Mutex
 	closed bool
 	last   counts // of the socket, once it is closed

@@ -27,7 +27,7 @@ const (
 	// maxMTU gives the largest MTU whose frames, with a tag and a checksum behind, fit a chunk.
 	maxMTU = chunk - headroom - tail - ethLen - vlanLen - 4
 
-	// txRoom is kept free in front of a frame to be sent: its last bytes are struct
+	// txRoom stays free in front of a frame to be sent: its last bytes are struct
 	// xsk_tx_metadata, with launch_time (linux 6.14), of which earlier kernels read less.
 	txRoom      = 64
 	metadataLen = 24

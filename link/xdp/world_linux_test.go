@@ -28,8 +28,8 @@ var (
 	peerIPv6 = netip.MustParsePrefix("2001:db8::1/64")
 )
 
-// world is a veth pair without offloads between two namespaces: ours, where ports are opened, and a
-// peer's, whose kernel knows our MAC by our addresses.
+// world represents a veth pair without offloads between two namespaces: ours, where ports are
+// opened, and a peer's, whose kernel knows our MAC by our addresses.
 type world struct{ ours, peer *lab.Net }
 
 func newWorld(t testing.TB) *world {
@@ -67,7 +67,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// kinds are the ways to be on the interface, all of which keep the same promises.
+// kinds lists the ways to be on the interface, all of which keep the same promises.
 var kinds = []string{"packet sockets", "AF_XDP", "AF_XDP both ways"}
 
 // eachKind runs a test over each.
@@ -142,7 +142,7 @@ func awaitLink(t testing.TB, p packet.Netdev, up bool) {
 	}
 }
 
-// rawSocket is a plain packet socket of the peer, which sends any frame and sees all.
+// rawSocket opens a plain packet socket of the peer, which sends any frame and sees all.
 func (w *world) rawSocket(t testing.TB) (fd int) {
 	t.Helper()
 	must(t, w.peer.Do(func() error {
@@ -197,7 +197,7 @@ func (w *world) setLink(t testing.TB, change func(netlink.Link) error) {
 	}))
 }
 
-// queues are all receive queues of a port.
+// queues returns all receive queues of a port.
 func queues(p packet.Interface) (all []packet.Receiver) {
 	for i := range p.NumQueues() {
 		all = append(all, p.Rx(i))
@@ -208,14 +208,14 @@ func queues(p packet.Interface) (all []packet.Receiver) {
 	return all
 }
 
-// reception is what all queues of a port have received, in order of each.
+// reception holds what all queues of a port have received, in order of each.
 type reception struct {
 	frames chan packet.Frame
 	ended  chan error
 	queues int
 }
 
-// receiveAll has a goroutine for each queue until the port is over.
+// receiveAll runs a goroutine for each queue until the port is over.
 func receiveAll(p packet.Interface) *reception {
 	all := queues(p)
 	r := &reception{frames: make(chan packet.Frame, 10000), ended: make(chan error, len(all)),
@@ -273,16 +273,16 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// experimental is an EtherType for tests (IEEE 802 local experimental).
+// experimental names an EtherType for tests (IEEE 802 local experimental).
 const experimental = 0x88b5
 
-// ethernet is a frame with an Ethernet header of its own.
+// ethernet returns a frame with an Ethernet header of its own.
 func ethernet(dst, src net.HardwareAddr, etherType uint16, payload []byte) []byte {
 	f := append(append([]byte(nil), dst...), src...)
 	return append(binary.BigEndian.AppendUint16(f, etherType), payload...)
 }
 
-// ip is an IP packet with a correct header checksum.
+// ip returns an IP packet with a correct header checksum.
 func ip(src, dst netip.Addr, proto byte, payload []byte) []byte {
 	if src.Is6() {
 		h := make([]byte, ipv6Len)
@@ -301,7 +301,7 @@ func ip(src, dst netip.Addr, proto byte, payload []byte) []byte {
 	return append(h, payload...)
 }
 
-// ipFrame is a frame with a packet of the peer's to us.
+// ipFrame returns a frame with a packet of the peer's to us.
 func ipFrame(dst net.HardwareAddr, from, to netip.Addr, proto byte, payload []byte) []byte {
 	kind := uint16(typeIPv4)
 	if from.Is6() {
@@ -310,7 +310,7 @@ func ipFrame(dst net.HardwareAddr, from, to netip.Addr, proto byte, payload []by
 	return ethernet(dst, peerMAC, kind, ip(from, to, proto, payload))
 }
 
-// tcp is a segment without a checksum.
+// tcp returns a segment without a checksum.
 func tcp(srcPort, dstPort uint16, flags byte, payload []byte) []byte {
 	h := make([]byte, tcpLen)
 	binary.BigEndian.PutUint16(h, srcPort)
@@ -321,7 +321,7 @@ func tcp(srcPort, dstPort uint16, flags byte, payload []byte) []byte {
 	return append(h, payload...)
 }
 
-// udp is a datagram without a checksum.
+// udp returns a datagram without a checksum.
 func udp(srcPort, dstPort uint16, payload []byte) []byte {
 	h := make([]byte, udpLen)
 	binary.BigEndian.PutUint16(h, srcPort)
@@ -330,7 +330,7 @@ func udp(srcPort, dstPort uint16, payload []byte) []byte {
 	return append(h, payload...)
 }
 
-// checksum is a second implementation: the sum in 64 bits, folded at the end.
+// checksum serves as a second implementation: the sum in 64 bits, folded at the end.
 func checksum(parts ...[]byte) uint16 {
 	total := uint64(0)
 	for _, b := range parts {
@@ -357,7 +357,7 @@ func sumOK(f []byte) bool {
 	return checksum(addresses, pseudo, f[at:]) == 0xffff
 }
 
-// payload is n bytes that differ.
+// payload returns n bytes that differ.
 func payload(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

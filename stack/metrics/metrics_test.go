@@ -43,7 +43,7 @@ func full(t *testing.T) string {
 	return b.String() + p.String()
 }
 
-// filtered is the status of a filter with more rules than have labels of their own.
+// filtered holds the status of a filter with more rules than have labels of their own.
 func filtered(t *testing.T) stack.FilterStatus {
 	t.Helper()
 	text := "chain output { ip daddr 192.0.2.9 drop; }\nchain input {\npolicy drop\n"

@@ -11,20 +11,20 @@ import (
 // 7,720 directions of 600 worlds without bounds none took more than a fifth of this where nothing
 // was lost and no NIC had a fault.
 const (
-	// paceSlack is by how much a transfer may be slower than it could be.
+	// paceSlack tells by how much a transfer may be slower than it could be.
 	paceSlack = 3
-	// ackPause is longer than an acknowledgement is held, and a tail loss probe waits.
+	// ackPause lasts longer than an acknowledgement is held, and a tail loss probe waits.
 	ackPause = 50 * time.Millisecond
-	// lossCost is what a frame lost or late may cost: a timeout, and a share of its doubling where
-	// the same segment is lost again. The frames of all connections count.
+	// lossCost bounds what a frame lost or late may cost: a timeout, and a share of its doubling
+	// where the same segment is lost again. The frames of all connections count.
 	lossCost = 2 * time.Second
-	// faultCost is what a fault of a host may cost besides twice its time, for which the timeouts
-	// double: frames that its NIC lost are not known to the switch.
+	// faultCost bounds what a fault of a host may cost besides twice its time, for which the
+	// timeouts double: frames that its NIC lost are not known to the switch.
 	faultCost = 5 * time.Second
-	// leastSegment is below the maximum segment size of every MTU of a plan.
+	// leastSegment stays below the maximum segment size of every MTU of a plan.
 	leastSegment = 1200
 	firstWindow  = 10 * leastSegment // RFC 6928
-	// freeWindow is the least in which each second segment is acknowledged at once; in a smaller
+	// freeWindow gives the least in which each second segment is acknowledged at once; in a smaller
 	// one each round trip may wait for an acknowledgement that is held. pausesOfFree says how often
 	// one may be held in a larger: where a sender has a last segment to send.
 	freeWindow   = 64 << 10

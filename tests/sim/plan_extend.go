@@ -17,7 +17,7 @@ func (p *Plan) extend(d dice) {
 	}
 }
 
-// sendInPlace has some hosts send large writes without copying: not those with limits of memory,
+// sendInPlace makes some hosts send large writes without copying: not those with limits of memory,
 // where one world in 400 had its ACKs in another order in its second run.
 func (p *Plan) sendInPlace(d dice) {
 	for i := range p.Hosts {

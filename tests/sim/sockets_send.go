@@ -29,7 +29,7 @@ const (
 	headCopied = 128
 	// maxPosted is how many frames are posted or wait at most.
 	maxPosted = 128
-	// maxDatagrams is the most UDP payload of an IPv4 packet, in bytes.
+	// maxDatagrams gives the most UDP payload of an IPv4 packet, in bytes.
 	maxDatagrams = 65507
 )
 

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// partHeader is what each datagram of a question in parts begins with: the question's number,
-	// and its own in it.
+	// partHeader holds what each datagram of a question in parts begins with: the question's
+	// number, and its own in it.
 	partHeader = 12
-	// maxParts is the most bytes that are read or sent by one call.
+	// maxParts gives the most bytes that are read or sent by one call.
 	maxParts = 65507
-	// maxQuestionParts is the most bytes of a question in parts: the buffers of netstack's sockets
-	// have room for them.
+	// maxQuestionParts gives the most bytes of a question in parts: the buffers of netstack's
+	// sockets have room for them.
 	maxQuestionParts = 16000
 )
 
@@ -33,7 +33,7 @@ func (p *WorkPlan) inParts() bool { return p.Kind == Datagrams && p.Back%4 == 3 
 // partSize gives the length of each datagram of a question but the last.
 func (p *WorkPlan) partSize() int { return partHeader + 1 + p.Back%1000 }
 
-// segments is datagrams for questions of many datagrams: both ends send them by one call
+// segments sends datagrams for questions of many datagrams: both ends send them by one call
 // (UDP_SEGMENT) and read them so (UDP_GRO), if their sockets can.
 func (j *job) segments() {
 	serve := func(t *task, c net.PacketConn) error {
@@ -106,7 +106,7 @@ func sendParts(c net.PacketConn, b []byte, size int, to net.Addr) {
 	}
 }
 
-// collectParts is collect for answers of which several may come at once.
+// collectParts does what collect does, for answers of which several may come at once.
 func collectParts(t *task, c net.PacketConn, answers chan<- []byte) error {
 	buf := make([]byte, maxParts)
 	for {

@@ -51,8 +51,8 @@ func (s *server) stop(t *testing.T) {
 // testHTTP serves HTTP on the slice: ping, small and large bodies, uploads, both IP versions.
 func testHTTP(t *testing.T, w *world) { w.servesHTTP(t).stop(t) }
 
-// testInPlace is testHTTP of a server that sends large writes without copying: from memory that the
-// guest's kernel has pinned for the NIC to read.
+// testInPlace does what testHTTP does, of a server that sends large writes without copying: from
+// memory that the guest's kernel has pinned for the NIC to read.
 func testInPlace(t *testing.T, w *world) {
 	s := w.servesHTTP(t, "--zero-copy")
 	if counters := w.run(t, "rdma-netstack", "status", "stats"); !strings.Contains(counters,

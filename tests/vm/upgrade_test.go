@@ -23,7 +23,7 @@ import (
 // Servers take each other's places under clients: processes that each open the device by uverbs,
 // with queues and rules of their own.
 
-// upgradeKernel is the one kernel for whose upgrades, and sending in place, make test has time.
+// upgradeKernel names the one kernel for whose upgrades, and sending in place, make test has time.
 const upgradeKernel = "6.12"
 
 // upgradesOf are how often servers are replaced, under how many clients, and whether one is killed.

@@ -10,7 +10,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// packetHost is our stack on packet sockets, or on AF_XDP and these.
+// packetHost represents our stack on packet sockets, or on AF_XDP and these.
 type packetHost struct{ stack *stack.Stack }
 
 // openPacket makes the server's end on the interface of the process's namespace.

@@ -28,7 +28,7 @@ func hostWorld(t *testing.T) *world {
 	return stacksOnHosts(t, "host mode", cabledWorld(t), onCable, onCable, stack.BackendAuto)
 }
 
-// xdpWorld is hostWorld with the server through AF_XDP.
+// xdpWorld returns hostWorld with the server through AF_XDP.
 func xdpWorld(t *testing.T) *world {
 	w := worldOn(t, func(server, client *lab.Net) (string, error) {
 		err := lab.Cable(server, cable, client, cable)

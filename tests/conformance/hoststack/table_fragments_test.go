@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// piecesOnWire has behaviours of what comes in fragments or behind extension headers, and of
+// piecesOnWire holds behaviours of what comes in fragments or behind extension headers, and of
 // neighbours that move.
 var piecesOnWire = []wireBehaviour{
 	{"datagrams in fragments", func(w *wired) {
@@ -184,7 +184,7 @@ var piecesOnWire = []wireBehaviour{
 	}},
 }
 
-// fragmentOrders are orders in which fragments come.
+// fragmentOrders lists orders in which fragments come.
 var fragmentOrders = []struct {
 	name string
 	of   func(n int) []int
@@ -218,7 +218,7 @@ func numbered(n int) string {
 	return string(b)
 }
 
-// transport is a datagram of the peer's with its checksum.
+// transport returns a datagram of the peer's with its checksum.
 func (w *wired) transport(e icmpError, to uint16, payload string) []byte {
 	d := datagram(7, to, payload)
 	sumIn(e.peer(), e.host(), 17, d)
@@ -239,12 +239,12 @@ func (w *wired) inFragments(e icmpError, to uint16, payload string) (all [][]byt
 	return all
 }
 
-// piece is a fragment of a datagram.
+// piece holds a fragment of a datagram.
 func piece(e icmpError, d []byte, id uint16, at, end int, more bool) []byte {
 	return fragmentOf(e, 17, d, id, at, end, more)
 }
 
-// fragmentOf is a fragment of what the peer sends, whose checksum is there.
+// fragmentOf returns a fragment of what the peer sends, whose checksum is there.
 func fragmentOf(e icmpError, protocol byte, d []byte, id uint16, at, end int, more bool) []byte {
 	var o option
 	field := uint16(at)
@@ -293,10 +293,10 @@ func (w *wired) readsOnce(c udpConn, e icmpError) string {
 	}
 }
 
-// movedMAC is where an address is after a move.
+// movedMAC tells where an address is after a move.
 var movedMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x77}
 
-// moves are what tells that an address is at another MAC, or does not.
+// moves lists what tells that an address is at another MAC, or does not.
 var moves = []struct {
 	name string
 	v6   bool
@@ -360,8 +360,8 @@ func (w *wired) sendNDP(to netip.Addr, kind byte, from netip.Addr, flags, option
 
 func optionHops(n byte) option { return option{hops: n} }
 
-// neighbourMoves has the host send to an address before and after the move, by connected sockets or
-// not, and notes where what it sends goes, and how often it has answered.
+// neighbourMoves makes the host send to an address before and after the move, by connected sockets
+// or not, and notes where what it sends goes, and how often it has answered.
 func (w *wired) neighbourMoves(m struct {
 	name string
 	v6   bool

@@ -52,7 +52,7 @@ var byDesignOnWire = map[string]string{
 		"one that is the same as another (RFC 5722 section 3)",
 }
 
-// byDesignOnWireOfHost is byDesignOnWire for stacks on the host's own addresses.
+// byDesignOnWireOfHost adds to byDesignOnWire for stacks on the host's own addresses.
 var byDesignOnWireOfHost = map[string]string{
 	"ICMP errors about later fragments": byDesignOnWire["ICMP errors about later fragments"],
 	"IPV6_TCLASS of -1":                 byDesignOnWire["IPV6_TCLASS of -1"],
@@ -348,7 +348,7 @@ var onWire = []wireBehaviour{
 	}},
 }
 
-// wires are the stacks that are compared with a kernel on such a wire.
+// wires lists the stacks that are compared with a kernel on such a wire.
 var wires = []struct {
 	name    string
 	open    func(*testing.T) *wired
@@ -733,7 +733,7 @@ func (w *wired) discovery(v6 bool, d stack.PathMTUDiscovery) {
 	w.Text(name+" connected", w.readsUntil(con, "after"))
 }
 
-// writesAfter are writes on a socket, to its peer if to is nil, behind an error of ICMP.
+// writesAfter holds writes on a socket, to its peer if to is nil, behind an error of ICMP.
 var writesAfter = []struct {
 	name  string
 	write func(c udpConn, to *net.UDPAddr) (int, error)
@@ -768,7 +768,7 @@ var writesAfter = []struct {
 	}},
 }
 
-// writesAfter has an error of ICMP come about a datagram of 1400 bytes, and notes what a write
+// writesAfter lets an error of ICMP come about a datagram of 1400 bytes, and notes what a write
 // behind it returns, and the next one, and the sizes of what is sent.
 func (w *wired) writesAfter(e icmpError, peer netip.Addr, connected bool,
 	d stack.PathMTUDiscovery, write func(udpConn, *net.UDPAddr) (int, error)) string {

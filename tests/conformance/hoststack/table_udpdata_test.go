@@ -281,7 +281,7 @@ var udpData = []behaviour{
 	}},
 }
 
-// segmentsRead has c send n bytes as datagrams of 100, and describes how p reads them. Those that
+// segmentsRead makes c send n bytes as datagrams of 100, and describes how p reads them. Those that
 // have not all come when p begins to read are not joined: that is tried again.
 func (r *run) segmentsRead(p, c udpConn, to *net.UDPAddr, n int, joined bool) (saw string) {
 	r.Helper()

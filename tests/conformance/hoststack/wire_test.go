@@ -52,7 +52,7 @@ type wired struct {
 	index int              // of the interface, as control messages name it
 	write func(frame []byte)
 	ports uint16 // of the peer's that have been used
-	// probes are connected sockets of a stack beside the kernel, of IPv4 and IPv6; see answers
+	// probes holds connected sockets of a stack beside the kernel, of IPv4 and IPv6; see answers
 	probes []udpConn
 
 	mu     sync.Mutex
@@ -61,7 +61,7 @@ type wired struct {
 	more   chan struct{}
 }
 
-// wiredKernel is a kernel on such a wire.
+// wiredKernel returns a kernel on such a wire.
 func wiredKernel(t *testing.T) *wired {
 	host, far := cabledHost(t)
 	w := newWired(t, inside{host, kernel{}})
@@ -69,7 +69,7 @@ func wiredKernel(t *testing.T) *wired {
 	return w
 }
 
-// wiredPackets is a stack with a MAC of its own, on packet sockets.
+// wiredPackets returns a stack with a MAC of its own, on packet sockets.
 func wiredPackets(t *testing.T) *wired {
 	host, far := laidCable(t, cable)
 	connect(t, host, far)
@@ -85,7 +85,7 @@ func wiredPackets(t *testing.T) *wired {
 	return w
 }
 
-// wiredHost is a stack on the kernel's addresses, on packet sockets.
+// wiredHost returns a stack on the kernel's addresses, on packet sockets.
 func wiredHost(t *testing.T) *wired {
 	host, far := cabledHost(t)
 	w := newWired(t, inside{host, kernel{}}.onHost(t, dv.NIC{Device: cable}, stack.BackendAuto, 0))
@@ -94,8 +94,8 @@ func wiredHost(t *testing.T) *wired {
 	return w
 }
 
-// wiredHostRings is a stack on the kernel's addresses, on the rings of a software ConnectX whose
-// netdev is the kernel's.
+// wiredHostRings returns a stack on the kernel's addresses, on the rings of a software ConnectX
+// whose netdev is the kernel's.
 func wiredHostRings(t *testing.T) *wired {
 	need.TUN(t)
 	const port = "port0"
@@ -111,8 +111,8 @@ func wiredHostRings(t *testing.T) *wired {
 	return w
 }
 
-// laidCable is two network namespaces: the host's, whose end of the cable has a name, and that of
-// the test.
+// laidCable makes two network namespaces: the host's, whose end of the cable has a name, and that
+// of the test.
 func laidCable(t *testing.T, name string) (host, far *lab.Net) {
 	need.NetNS(t)
 	host, far = newHost(t, "host"), newHost(t, "far")
@@ -122,7 +122,7 @@ func laidCable(t *testing.T, name string) (host, far *lab.Net) {
 	return host, far
 }
 
-// cabledHost is laidCable with the host's addresses.
+// cabledHost returns laidCable with the host's addresses.
 func cabledHost(t *testing.T) (host, far *lab.Net) {
 	host, far = laidCable(t, cable)
 	wireAddresses(t, host, far)
@@ -326,7 +326,7 @@ func (w *wired) next(what string, fits func(ip []byte) bool) []byte {
 	return unpadded(w.nextFrame(what, fits)[14:])
 }
 
-// nextTo is next for where the packet is sent to.
+// nextTo does what next does, for where the packet is sent to.
 func (w *wired) nextTo(fits func(ip []byte) bool) net.HardwareAddr {
 	w.Helper()
 	return net.HardwareAddr(w.nextFrame("a packet", fits)[:6])

@@ -213,7 +213,7 @@ func median(of []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// usualMiB is how much a transfer of worlds has where that says nothing else.
+// usualMiB tells how much a transfer of worlds has where that says nothing else.
 const usualMiB = 16
 
 // worlds lists the least rates of 16 MiB, in MB/s: nine tenths of the medians or a little less, and

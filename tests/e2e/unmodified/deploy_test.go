@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-// deployed is where deploy/unmodified has its files.
+// deployed tells where deploy/unmodified has its files.
 const deployed = source + "/deploy/unmodified"
 
 // TestDeploy builds Caddy and CoreDNS as deploy/unmodified/README.md says, starts each by the

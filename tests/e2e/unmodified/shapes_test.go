@@ -46,7 +46,7 @@ const constantText = "package main\n\nfunc text() string { return \"plain\" }\n"
 const dependentText = "package main\n\nimport \"example.org/dep\"\n\n" +
 	"func text() string { return dep.Text() }\n"
 
-// tree has the files of a program by their paths.
+// tree holds the files of a program by their paths.
 type tree map[string]string
 
 // moduleFile returns a go.mod with further lines.
@@ -280,7 +280,7 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(run(t, ".", "go", "env", name))
 }
 
-// ownModuleCache has a build download its modules anew from the module cache of this user, which
+// ownModuleCache makes a build download its modules anew from the module cache of this user, which
 // serves as a proxy, and before it from others.
 func (s *shapeBuild) ownModuleCache(t *testing.T, before ...string) (dir string) {
 	t.Helper()
@@ -344,7 +344,8 @@ func withModuleInProxy(t *testing.T, s *shapeBuild) {
 		"GOCACHE="+goEnv(t, "GOCACHE"))
 }
 
-// withToolchain has a go command of the module cache build: the newest release, or the one before.
+// withToolchain makes a go command of the module cache build: the newest release, or the one
+// before.
 func withToolchain(t *testing.T, s *shapeBuild) {
 	t.Helper()
 	releases := strings.Fields(run(t, ".", "./releases.sh"))

@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-// differences has what programs/uses prints otherwise on a slice than on the kernel's sockets, by
+// differences holds what programs/uses prints otherwise on a slice than on the kernel's sockets, by
 // use, and why. A slice that does not differ fails the test, too.
 var differences = map[string]struct{ prints, why string }{
 	"multipath TCP":       {"hello false", "netstack has plain TCP only, as peers without it"},

@@ -105,7 +105,7 @@ func plainError(err error) string {
 	return err.Error()
 }
 
-// setting is an option that is set and read.
+// setting describes an option that is set and read.
 type setting struct {
 	name               string
 	level, option, set int
