@@ -191,50 +191,62 @@ func (*dropQueue) Check() bool { return false }
 // takes: frames to our ports while a rule is not there, ARP replies, neighbour advertisements,
 // ICMP errors. All frames are sent by dev. port is on dev's netdev, or on that of its VLAN.
 func RingsAndSockets(dev *dv.Device, port packet.Interface) Backend {
-	return Backend{newBoth(dev, port)}
+	return Backend{newRingsAndSockets(dev, port)}
 }
 
 // NewOverRingsAndSockets makes an endpoint over RingsAndSockets. Both stay the caller's and must
 // outlive the endpoint. Nobody else may use their receive queues until Close has returned.
 func NewOverRingsAndSockets(dev *dv.Device, port packet.Interface, opts Options) (*Endpoint,
 	error) {
-	return newEndpoint(newBoth(dev, port), opts)
+	return newEndpoint(newRingsAndSockets(dev, port), opts)
 }
 
-// both presents a device as a backend, with further receive queues behind its own.
-type both struct {
-	rings
+// withSockets presents a backend with the receive queues of sockets behind its own. All frames are
+// sent by the first.
+type withSockets struct {
+	backend
 	sockets sockets
 }
 
-func newBoth(dev *dv.Device, port packet.Interface) both {
-	return both{rings{dev}, sockets{port, dev.VLAN()}}
-}
+// devices implements onDevices.
+func (b withSockets) devices() []*dv.Device { return devicesOf(b.backend) }
+
+// receivesOnly implements onlyReceiver.
+func (b withSockets) receivesOnly() bool { return receivesOnly(b.backend) }
 
 // NumRx implements backend.
-func (b both) NumRx() int { return b.rings.NumRx() + b.sockets.NumRx() }
+func (b withSockets) NumRx() int { return b.backend.NumRx() + b.sockets.NumRx() }
 
 // MTU implements backend: the sockets' netdev may be that of a VLAN, with a smaller one.
-func (b both) MTU() int { return min(b.rings.MTU(), b.sockets.MTU()) }
+func (b withSockets) MTU() int { return min(b.backend.MTU(), b.sockets.MTU()) }
 
 // part implements parted.
-func (b both) part(i int) backend {
-	if i < b.rings.NumRx() {
-		return b.rings
+func (b withSockets) part(i int) backend {
+	if i < b.backend.NumRx() {
+		return b.backend
 	}
 	return b.sockets
 }
 
-func (b both) rxQueue(i int) rxQueue {
-	n := b.rings.NumRx()
+func (b withSockets) rxQueue(i int) rxQueue {
+	n := b.backend.NumRx()
 	if i < n {
-		return b.rings.rxQueue(i)
+		return b.backend.rxQueue(i)
 	}
 	return behind{b.sockets.rxQueue(i - n), i}
 }
 
+// ringsAndSockets presents a device with sockets that are an interface of their own.
+type ringsAndSockets struct{ withSockets }
+
+func newRingsAndSockets(dev *dv.Device, port packet.Interface) ringsAndSockets {
+	return ringsAndSockets{withSockets{rings{dev}, sockets{port, dev.VLAN()}}}
+}
+
 // OutOfBuffer implements backend.
-func (b both) OutOfBuffer() uint64 { return b.rings.OutOfBuffer() + b.sockets.OutOfBuffer() }
+func (b ringsAndSockets) OutOfBuffer() uint64 {
+	return b.backend.OutOfBuffer() + b.sockets.OutOfBuffer()
+}
 
 // behind describes a queue with another number.
 type behind struct {
@@ -259,7 +271,7 @@ func Sockets(port packet.Interface) Backend { return Backend{onPort(port)} }
 // onPort presents a port, and what is beside it, as a backend.
 func onPort(port packet.Interface) backend {
 	if j, ok := port.(packet.Joined); ok {
-		return joined{inMemory{sockets{Interface: port}}, sockets{Interface: j.Beside()}}
+		return withSockets{inMemory{sockets{Interface: port}}, sockets{Interface: j.Beside()}}
 	}
 	return sockets{Interface: port}
 }
@@ -280,31 +292,6 @@ type onlyReceiver interface{ receivesOnly() bool }
 func receivesOnly(queues backend) bool {
 	only, ok := queues.(onlyReceiver)
 	return ok && only.receivesOnly() || queues.kind() == BackendRings
-}
-
-// joined presents a port as a backend, with the receive queues beside it behind its own.
-type joined struct {
-	inMemory
-	beside sockets
-}
-
-// NumRx implements backend.
-func (j joined) NumRx() int { return j.inMemory.NumRx() + j.beside.NumRx() }
-
-// part implements parted.
-func (j joined) part(i int) backend {
-	if i < j.inMemory.NumRx() {
-		return j.inMemory
-	}
-	return j.beside
-}
-
-func (j joined) rxQueue(i int) rxQueue {
-	n := j.inMemory.NumRx()
-	if i < n {
-		return j.inMemory.rxQueue(i)
-	}
-	return behind{j.beside.rxQueue(i - n), i}
 }
 
 // SocketsInVLAN returns all queues of port, which is on the netdev of a VLAN: the kernel takes the
