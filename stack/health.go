@@ -193,7 +193,10 @@ func (s *Stack) Health() []Health {
 		}
 	}
 	ended, held := s.life.done() != nil, s.LinkStatus().Held
-	losesFragments := s.host.losesFragments()
+	fragments := s.host.fragmentsDropped()
+	if s.host.losesFragments() {
+		fragments = errFragmentsLost
+	}
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	all := s.health.all
@@ -206,8 +209,8 @@ func (s *Stack) Health() []Health {
 	if copies != nil {
 		all[reportTx].Notice = copies
 	}
-	if losesFragments && all[reportRx].Notice == nil {
-		all[reportRx].Notice = errFragmentsLost
+	if all[reportRx].Notice == nil {
+		all[reportRx].Notice = fragments
 	}
 	device := &all[reportDevice]
 	device.GracePeriod = s.cfg.Uplink.GracePeriod

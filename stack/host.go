@@ -54,6 +54,7 @@ type host struct {
 	// pastFragments counts FragmentsDropped of links before it
 	pastFragments uint64
 	again         time.Time // when the netdev was opened again; zero: never
+	fragments     fragmentDrops
 	block         *backing.Block
 	addrs         []netip.Prefix        // in use, those of IPv6 without zones
 	ports         map[hostKey]*hostPort // see port and forget
@@ -96,6 +97,11 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 	}
 	h.mu.RLock()
 	defer h.mu.RUnlock()
+	return h.stats(), true
+}
+
+// stats returns the counters. mu is held.
+func (h *host) stats() (stats HostStats) {
 	first := h.block.First
 	stats = HostStats{Netdev: h.Name(), FirstPort: first, LastPort: first + backing.BlockSize - 1,
 		Accepted: h.accepted.Load(), Dialled: h.dialled.Load(), Received: h.received.Load(),
@@ -106,7 +112,56 @@ func (s *Stack) HostStats() (stats HostStats, ok bool) {
 		stats.Unsteered += q.Frames
 	}
 	stats.FragmentsDropped += link.FragmentsDropped
-	return stats, true
+	return stats
+}
+
+// fragmentDrops tells the log, once a minute at most, that fragments were kept in vain.
+type fragmentDrops struct {
+	told     uint64 // of HostStats.FragmentsDropped
+	last     time.Time
+	logLimit env.RateLimit
+}
+
+// errFragmentsDropped says why fragments were dropped.
+var errFragmentsDropped = errors.New("fragments to the host's addresses were dropped within " +
+	"the last minute: the rest of their datagrams did not come within 30 s (IPv6: 60 s), or more " +
+	"than 4 MiB of fragments waited; smaller datagrams need none")
+
+// tellFragments tells the log of fragments that were dropped since the last call.
+func (h *host) tellFragments() {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.link == nil {
+		return
+	}
+	f, now := &h.fragments, h.stack.clock.Now()
+	dropped := h.stats().FragmentsDropped
+	if dropped == f.told {
+		return
+	}
+	more := dropped - f.told
+	f.told, f.last = dropped, now
+	f.logLimit.Burst, f.logLimit.Period = 1, time.Minute
+	if ok, _ := f.logLimit.Allows(now); ok {
+		h.stack.log.Warn("fragments are dropped", "interface", h.Name(), "fragments", more,
+			"reason", errFragmentsDropped)
+	}
+}
+
+// fragmentsDropped returns errFragmentsDropped if that has been told within the last minute.
+func (h *host) fragmentsDropped() error {
+	if h == nil {
+		return nil
+	}
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if last := h.fragments.last; last.IsZero() || h.stack.clock.Now().Sub(last) > time.Minute {
+		return nil
+	}
+	return errFragmentsDropped
 }
 
 // errFragmentsLost says what a device lacks in host mode. The log says so when it is opened.

@@ -22,7 +22,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
-// healthInterval says how often resets of queues are looked for, if anybody is to be told.
+// healthInterval says how often resets of queues are looked for, if anybody is to be told, and
+// fragments that were dropped in host mode.
 const healthInterval = time.Second
 
 var errLinkDown = errors.New("the port has no link")
@@ -32,7 +33,7 @@ var errLinkDown = errors.New("the port has no link")
 func (s *Stack) watch() {
 	defer close(s.life.watched)
 	samples := s.clock.NewTimer(healthInterval)
-	if s.cfg.HealthChanged == nil {
+	if s.cfg.HealthChanged == nil && s.host == nil {
 		samples.Stop()
 	}
 	defer samples.Stop()
@@ -40,6 +41,7 @@ func (s *Stack) watch() {
 		select {
 		case <-samples.C:
 			s.health.sample(s.Devices())
+			s.host.tellFragments()
 			samples.Reset(healthInterval)
 		case <-s.life.ctx.Done():
 			return

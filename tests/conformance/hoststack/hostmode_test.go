@@ -5,9 +5,18 @@ package hoststack
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
@@ -105,6 +114,122 @@ func TestFragmentsMayBeTaken(t *testing.T) {
 			if got := fmt.Sprint(h.Notice); h.Reporter == "rx" && got != c.want {
 				t.Errorf("%+v: %s, want %s", c.linux, got, c.want)
 			}
+		}
+	}
+}
+
+// TestFragmentsDropped requires fragments that are dropped for want of room to be told: by a line
+// in the log, in health and by a counter.
+func TestFragmentsDropped(t *testing.T) {
+	host, far := cabledHost(t)
+	var port *lab.Port
+	if err := far.Do(func() (err error) {
+		port, err = lab.OpenPort(cable)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	lines := make(chan string, 100)
+	on := openInside(t, host, stack.Config{Host: true, NIC: dv.NIC{Device: cable},
+		Logger: slog.New(slog.NewTextHandler(lineWriter(lines), nil))})
+	c, err := on.ListenPacket("udp", netip.AddrPortFrom(wireHost4, 5300).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var mac net.HardwareAddr
+	if err := host.Do(func() error {
+		link, err := netlink.LinkByName(cable)
+		if err == nil {
+			mac = link.Attrs().HardwareAddr
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	d := make([]byte, 3*1448)
+	for id := range uint16(4000) { // of more than 4 MiB, the second fragments
+		ip := piece(icmpError{}, d, id, 1448, 2*1448, true)
+		frame := slices.Concat(mac, []byte{2, 0, 0x5e, 0, 0x53, 9, 8, 0}, ip)
+		if err := port.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deadline := time.After(30 * time.Second)
+	for told := false; !told; {
+		select {
+		case line := <-lines:
+			told = strings.Contains(line, "level=WARN") &&
+				strings.Contains(line, "fragments are dropped")
+		case <-deadline:
+			t.Fatal("no line in the log")
+		}
+	}
+	st := on.sockets.(netstack).Stack
+	if stats, _ := st.HostStats(); stats.FragmentsDropped == 0 {
+		t.Error("no fragment is counted")
+	}
+	if rx := st.Health()[1]; rx.Reporter != "rx" || rx.Notice == nil ||
+		!strings.Contains(rx.Notice.Error(), "fragments") {
+		t.Errorf("health says %+v", rx)
+	}
+}
+
+// lineWriter gets what is written to a log, each line in one call.
+type lineWriter chan string
+
+func (w lineWriter) Write(b []byte) (int, error) {
+	select {
+	case w <- string(b):
+	default:
+	}
+	return len(b), nil
+}
+
+// TestNoPortLeftOnHost uses all ports that a stack on the host's addresses opens sockets from: the
+// errors are those of Linux with a port range that is used up.
+func TestNoPortLeftOnHost(t *testing.T) {
+	w := hostWorld(t)
+	ln, err := w.client.Listen("tcp4", netip.AddrPortFrom(w.client4, 80).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, c := range []struct {
+		name string
+		open func() (io.Closer, error)
+		want error
+		call string
+	}{
+		{"TCP connect", func() (io.Closer, error) {
+			return w.server.DialContext(t.Context(), "tcp", ln.Addr().String())
+		}, syscall.EADDRNOTAVAIL, "connect"},
+		{"TCP listen", func() (io.Closer, error) {
+			return w.server.Listen("tcp", netip.AddrPortFrom(w.server4, 0).String())
+		}, syscall.EADDRINUSE, "bind"},
+		{"UDP connect", func() (io.Closer, error) {
+			return w.server.DialContext(t.Context(), "udp", ln.Addr().String())
+		}, syscall.EAGAIN, "connect"},
+		{"UDP bind", func() (io.Closer, error) {
+			return w.server.ListenPacket("udp", netip.AddrPortFrom(w.server4, 0).String())
+		}, syscall.EADDRINUSE, "bind"},
+	} {
+		var open []io.Closer
+		var err error
+		for err == nil && len(open) < 1000 {
+			var o io.Closer
+			if o, err = c.open(); err == nil {
+				open = append(open, o)
+			}
+		}
+		t.Logf("%s: %d sockets, then %v", c.name, len(open), err)
+		var call *os.SyscallError
+		if !errors.Is(err, c.want) || !errors.As(err, &call) || call.Syscall != c.call {
+			t.Errorf("%s: after %d sockets %v, want %s: %v", c.name, len(open), err, c.call, c.want)
+		}
+		for _, o := range open {
+			o.Close()
 		}
 	}
 }
