@@ -25,7 +25,7 @@ var changes = []change{
 	c := &mp.chacha8
 `, `
 	if simulated {
-		return simulatedRand()
+		return simulatedState.next()
 	}
 	mp := getg().m
 	c := &mp.chacha8
@@ -39,31 +39,57 @@ var changes = []change{
 	{"runtime/rand.go", `
 // rand32 is uint32(rand()), called from compiler-generated code.
 `, `
+// What is drawn for a select has numbers of its own, and all maps have one number: what a process
+// does once, in its first world, draws some of the others.
 var (
-	simulated      bool
-	simulatedState uint64
+	simulated       bool
+	simulatedState  splitMix
+	simulatedSelect splitMix
+	simulatedMaps   uint64
 )
 
-// Simulate has random numbers follow from seed, and ends preemption.
-func Simulate(seed uint64) { simulated, simulatedState = true, seed }
+// Simulate has random numbers follow from seed, and ends preemption. The scheduler looks at its
+// global queue in each 61st turn: turns are counted from here.
+func Simulate(seed uint64) {
+	simulated, simulatedState = true, splitMix{seed}
+	simulatedSelect, simulatedMaps = splitMix{seed + 1}, seed*0x9e3779b97f4a7c15
+	getg().m.p.ptr().schedtick = 0
+}
 
-// simulatedRand is SplitMix64.
-//
+// splitMix is SplitMix64.
+type splitMix struct{ state uint64 }
+
 //go:nosplit
-func simulatedRand() uint64 {
-	simulatedState += 0x9e3779b97f4a7c15
-	z := simulatedState
+func (s *splitMix) next() uint64 {
+	s.state += 0x9e3779b97f4a7c15
+	z := s.state
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
 }
 
+// selectRandn returns a number below n, for the cases of a select.
+func selectRandn(n uint32) uint32 {
+	if simulated {
+		return uint32((uint64(uint32(simulatedSelect.next())) * uint64(n)) >> 32)
+	}
+	return cheaprandn(n)
+}
+
 // rand32 is uint32(rand()), called from compiler-generated code.
+`},
+	{"runtime/rand.go", `
+func maps_rand() uint64 {
+`, `
+func maps_rand() uint64 {
+	if simulated {
+		return simulatedMaps
+	}
 `},
 	{"runtime/select.go", `
 		j := cheaprandn(uint32(norder + 1))
 `, `
-		j := randn(uint32(norder + 1))
+		j := selectRandn(uint32(norder + 1))
 `},
 	{"runtime/proc.go", `
 func retake(now int64) uint32 {
