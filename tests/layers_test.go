@@ -236,6 +236,10 @@ var layers = map[string]layer{
 		module: []string{"stack", "examples/internal/device"},
 		others: []string{"google.golang.org/grpc"}, tests: []string{"stack/stacktest"},
 	},
+	// Modules of their own, for programs to import: what they adapt a slice to is large.
+	"contrib/quic": {module: []string{"stack"}, others: []string{xsys},
+		tests: []string{"dv", "simnic", "simnic/frame", "simnic/kernel", "simnic/wire",
+			"github.com/quic-go/quic-go"}},
 	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
 	// a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
 	"tests/bench/peers": {

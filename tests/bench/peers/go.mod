@@ -7,6 +7,7 @@ require (
 	github.com/google/pprof v0.0.0-20250903194437-c28834ac2320
 	github.com/quic-go/quic-go v0.65.0
 	github.com/rdma-netstack/rdma-netstack v0.0.0
+	github.com/rdma-netstack/rdma-netstack/contrib/quic v0.0.0
 	github.com/valyala/fasthttp v1.77.0
 	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.80.0
@@ -30,10 +31,12 @@ require (
 	github.com/vishvananda/netns v0.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/exp v0.0.0-20250711185948-6ae5c78190dc // indirect
-	golang.org/x/net v0.61.0 // indirect
+	golang.org/x/net v0.62.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260401024825-9d38bb4040a9 // indirect
 )
 
 replace github.com/rdma-netstack/rdma-netstack => ../../..
+
+replace github.com/rdma-netstack/rdma-netstack/contrib/quic => ../../../contrib/quic

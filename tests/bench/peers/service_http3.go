@@ -9,6 +9,7 @@ import (
 
 	"github.com/quic-go/quic-go/http3"
 
+	slice "github.com/rdma-netstack/rdma-netstack/contrib/quic"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
@@ -38,7 +39,7 @@ func batched(serve func(net.PacketConn) error) func(net.PacketConn) error {
 		if !ok {
 			return serve(pc)
 		}
-		c, err := newQUICConn(ours)
+		c, err := slice.New(ours)
 		if err != nil {
 			return err
 		}
