@@ -240,6 +240,8 @@ var layers = map[string]layer{
 	"contrib/quic": {module: []string{"stack"}, others: []string{xsys},
 		tests: []string{"dv", "simnic", "simnic/frame", "simnic/kernel", "simnic/wire",
 			"github.com/quic-go/quic-go"}},
+	"contrib/pion": {module: []string{"stack"}, others: []string{"github.com/pion"},
+		tests: []string{"stack/stacktest"}},
 	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
 	// a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
 	"tests/bench/peers": {
