@@ -54,7 +54,7 @@ func NewBatchConn(c *stack.UDPConn, b Batch) *BatchConn {
 // socket then refuses is counted, see [BatchConn.Lost].
 func (s *BatchConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 	to, ok := addr.(*net.UDPAddr)
-	if !ok || !s.add(b, to.IP, to.Port, to.Zone) {
+	if !ok || !s.addPacket(b, to.IP, to.Port, to.Zone) {
 		return s.socket.WriteTo(b, addr)
 	}
 	return len(b), nil
@@ -63,7 +63,7 @@ func (s *BatchConn) WriteTo(b []byte, addr net.Addr) (int, error) {
 // WriteToAddrPort does what WriteTo does, and allocates nothing: ICE's mux prefers it.
 func (s *BatchConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	a := to.Addr().As16()
-	if !s.add(b, a[:], int(to.Port()), to.Addr().Zone()) {
+	if !s.addPacket(b, a[:], int(to.Port()), to.Addr().Zone()) {
 		return s.socket.WriteToUDPAddrPort(b, to)
 	}
 	return len(b), nil
@@ -74,8 +74,8 @@ func (s *BatchConn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
 	return s.socket.ReadFromUDPAddrPort(b)
 }
 
-// add adds a packet to the batch. It does not once the conn is closed.
-func (s *BatchConn) add(b, ip []byte, port int, zone string) bool {
+// addPacket adds a packet to the batch. It does not once the conn is closed.
+func (s *BatchConn) addPacket(b, ip []byte, port int, zone string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -87,7 +87,7 @@ func (s *BatchConn) add(b, ip []byte, port int, zone string) bool {
 	a.IP, a.Port, a.Zone = append(a.IP[:0], ip...), port, zone
 	switch s.n++; s.n {
 	case len(s.messages):
-		s.send()
+		s.sendBatch()
 	case 1:
 		s.timer.Reset(s.wait)
 	}
@@ -98,11 +98,11 @@ func (s *BatchConn) add(b, ip []byte, port int, zone string) bool {
 func (s *BatchConn) Flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.send()
+	s.sendBatch()
 }
 
-// send sends what waits, but for what the socket refuses. mu is held.
-func (s *BatchConn) send() {
+// sendBatch sends what waits, but for what the socket refuses. mu is held.
+func (s *BatchConn) sendBatch() {
 	s.timer.Stop()
 	for rest := s.messages[:s.n]; len(rest) > 0; {
 		n, err := s.socket.WriteBatch(rest, 0)
@@ -122,7 +122,7 @@ func (s *BatchConn) Lost() uint64 { return s.lost.Load() }
 func (s *BatchConn) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.send()
+	s.sendBatch()
 	s.closed = true
 	return s.socket.Close()
 }

@@ -98,7 +98,7 @@ func (n *Net) DialTCP(network string, laddr, raddr *net.TCPAddr) (transport.TCPC
 
 // ResolveIPAddr implements transport.Net. Names are looked up over the slice.
 func (n *Net) ResolveIPAddr(network, address string) (*net.IPAddr, error) {
-	literal, err := n.resolve(network, address)
+	literal, err := n.resolveName(network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -129,13 +129,13 @@ func (n *Net) resolveHost(network, address string) (string, error) {
 	if err != nil {
 		return address, nil // package net says what is wrong with it
 	}
-	host, err = n.resolve(network, host)
+	host, err = n.resolveName(network, host)
 	return net.JoinHostPort(host, port), err
 }
 
-// resolve returns an address of the host, of IPv4 if there is one, as package net's Resolve
+// resolveName returns an address of the host, of IPv4 if there is one, as package net's Resolve
 // functions do.
-func (n *Net) resolve(network, host string) (string, error) {
+func (n *Net) resolveName(network, host string) (string, error) {
 	if _, err := netip.ParseAddr(host); host == "" || err == nil {
 		return host, nil
 	}

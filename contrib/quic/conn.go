@@ -49,4 +49,4 @@ func New(c *stack.UDPConn) (*Conn, error) {
 }
 
 // Close frees the port, see [stack.UDPConn.Close].
-func (c *Conn) Close() error { return errors.Join(c.UDPConn.Close(), c.options.close()) }
+func (c *Conn) Close() error { return errors.Join(c.UDPConn.Close(), c.options.closeSocket()) }

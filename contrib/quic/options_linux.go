@@ -89,7 +89,7 @@ func (o *optionSocket) applyChanges(fd int) error {
 		if !ok || v == o.seen[name] {
 			continue
 		}
-		if err := o.apply(name, v); err != nil {
+		if err := o.applyOption(name, v); err != nil {
 			return err
 		}
 		o.seen[name] = v
@@ -97,8 +97,8 @@ func (o *optionSocket) applyChanges(fd int) error {
 	return nil
 }
 
-// apply sets an option for both versions of IP, of which the kernel may lack one.
-func (o *optionSocket) apply(name option, v int) error {
+// applyOption sets an option for both versions of IP, of which the kernel may lack one.
+func (o *optionSocket) applyOption(name option, v int) error {
 	switch name {
 	case option{unix.IPPROTO_IP, unix.IP_RECVTOS},
 		option{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS}:
@@ -119,7 +119,7 @@ func (*optionSocket) Read(func(fd uintptr) bool) error { return stack.ErrNoDescr
 // Write is Read.
 func (*optionSocket) Write(func(fd uintptr) bool) error { return stack.ErrNoDescriptor }
 
-func (o *optionSocket) close() error {
+func (o *optionSocket) closeSocket() error {
 	o.closed.Store(true)
 	return o.file.Close()
 }

@@ -9,4 +9,4 @@ type optionSocket struct{}
 
 func newOptionSocket(*stack.UDPConn) (*optionSocket, error) { return nil, nil }
 
-func (*optionSocket) close() error { return nil }
+func (*optionSocket) closeSocket() error { return nil }
