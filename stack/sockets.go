@@ -63,6 +63,10 @@ type TCPInfo struct {
 	// known while the program has the connection open, and 0 after its Close.
 	BytesAcked    uint64 `json:"bytes_acked"`
 	BytesReceived uint64 `json:"bytes_received"`
+	// SndWnd gives the bytes that the peer has room for, as it said last, and SndBuf those that the
+	// program may have written and not acknowledged.
+	SndWnd int `json:"snd_wnd"`
+	SndBuf int `json:"snd_buf"`
 }
 
 // openConns has the connections and UDP sockets that the program holds. Its mutex is held for an
@@ -318,6 +322,7 @@ func (r *socketReader) options(ep *tcp.Endpoint, i *TCPInfo) {
 	i.Cwnd, i.Ssthresh = int(r.info.SndCwnd), int(r.info.SndSsthresh)
 	i.SegsOut, i.SegsIn = st.SegmentsSent.Value(), st.SegmentsReceived.Value()
 	i.Retrans = st.SendErrors.Retransmits.Value()
+	i.SndBuf = int(ep.SocketOptions().GetSendBufferSize())
 }
 
 // tcpFields holds the places of netstack's fields that it has no option for. To look for one by its
@@ -327,7 +332,7 @@ type tcpFields struct {
 	timestamps, sack, snd, rcv, queue fieldPlace // of tcp.Endpoint
 	sndWscale, mss, outstanding       fieldPlace // of tcp.sender
 	ssthresh, cwnd, cc                fieldPlace // of tcp.sender
-	finSent, sndUna, sndNxt           fieldPlace // of tcp.sender
+	finSent, sndUna, sndNxt, sndWnd   fieldPlace // of tcp.sender
 	rcvWscale                         fieldPlace // of tcp.receiver
 	used                              fieldPlace // of tcp.sndQueueInfo
 
@@ -361,6 +366,7 @@ func findTCPFields(ep reflect.Type) (f tcpFields) {
 	f.cc = place(snd, "cc", reflect.Interface)
 	f.finSent = place(snd, "finSent", reflect.Bool)
 	f.sndUna, f.sndNxt = place(snd, "SndUna", number...), place(snd, "SndNxt", number...)
+	f.sndWnd = place(snd, "SndWnd", number...)
 	f.rcvWscale = place(f.rcv.pointsTo(), "RcvWndScale", number...)
 	f.used = place(f.queue.kind, "SndBufUsed", number...)
 	return f
@@ -439,7 +445,7 @@ func (f *tcpFields) read(ep *tcp.Endpoint, so *Socket, i *TCPInfo) (unacked int)
 	i.Timestamps, i.SACK = f.timestamps.bool(v), f.sack.bool(v)
 	i.SndWscale, i.RcvWscale = f.sndWscale.int(snd), f.rcvWscale.int(f.rcv.target(v))
 	i.MSS = f.mss.int(snd)
-	i.Unacked = max(0, f.outstanding.int(snd))
+	i.Unacked, i.SndWnd = max(0, f.outstanding.int(snd)), f.sndWnd.int(snd)
 	return max(0, f.used.int(f.queue.in(v)))
 }
 

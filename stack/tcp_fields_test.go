@@ -49,13 +49,14 @@ func TestMissingFields(t *testing.T) {
 		{reflect.TypeFor[tcp.Endpoint](), ""},
 		{reflect.TypeFor[endpoint](), "endpoint.SendTSOk endpoint.SACKPermitted endpoint.rcv " +
 			"sender.SndWndScale sender.Outstanding sender.Ssthresh sender.SndCwnd sender.cc " +
-			"sender.finSent sender.SndUna sender.SndNxt RcvWndScale queue.SndBufUsed"},
+			"sender.finSent sender.SndUna sender.SndNxt sender.SndWnd RcvWndScale " +
+			"queue.SndBufUsed"},
 		{reflect.TypeFor[struct{}](), ".SendTSOk .SACKPermitted .snd .rcv .sndQueueInfo " +
 			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
-			"RcvWndScale SndBufUsed"},
+			"SndWnd RcvWndScale SndBufUsed"},
 		{reflect.TypeFor[int](), "SendTSOk SACKPermitted snd rcv sndQueueInfo " +
 			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
-			"RcvWndScale SndBufUsed"},
+			"SndWnd RcvWndScale SndBufUsed"},
 	} {
 		s.fields = findTCPFields(c.of)
 		if got := strings.Join(s.fields.missing, " "); got != c.want {

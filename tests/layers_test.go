@@ -162,6 +162,9 @@ var layers = map[string]layer{
 			"link/packet"},
 		tests: []string{"stack/stacktest"},
 	},
+	// what is wrong with a stack: judges what admin tells
+	"stack/diagnose": {module: []string{"stack", "stack/admin"},
+		tests: []string{"stack/stacktest"}},
 	"stack/internal/fields": {},
 	"stack/internal/env": {module: []string{"clock", "internal/random"},
 		others: []string{gvisor}},
@@ -190,7 +193,8 @@ var layers = map[string]layer{
 	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
 	"apps/iperf3d": {module: []string{"clock"}},
 	"cmd/rdma-netstack/...": {
-		module: []string{"stack", "stack/admin", "dv", "link/capture", "link/packet", "link/xdp",
+		module: []string{"stack", "stack/admin", "stack/diagnose", "dv", "link/capture",
+			"link/packet", "link/xdp",
 			"privileges", "simnic/...",
 			"apps/httpd", "apps/dnsd", "apps/iperf3d", "cmd/rdma-netstack/...",
 			"internal/probe", "internal/doctor/...", "internal/firewall", "clock",

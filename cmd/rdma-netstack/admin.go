@@ -22,7 +22,7 @@ const adminTime = 10 * time.Second
 func (s *slice) serveAdmin(f *serveFlags, log *slog.Logger) error {
 	srv := &http.Server{
 		Handler: admin.Handler(admin.Config{
-			Stack: s.stack, About: s.about,
+			Stack: s.stack, About: s.about, Debug: f.debug,
 			Checks: []admin.Check{{Name: "device", Run: s.stack.Unhealthy}},
 		}),
 		ReadHeaderTimeout: adminTime,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,9 +17,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/card"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/host"
+	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/xdp"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/diagnose"
 )
 
 func doctorCommand(out streams) *cobra.Command {
@@ -199,4 +202,121 @@ func deviceContact(cfg card.Config, undo *cleanup) (card.Config, error) {
 func portCalled(device string) (host.Port, error) {
 	i, err := dv.Describe(device)
 	return host.Port{RDMA: i.Name, Netdev: i.Netdev, Port: i.Port}, err
+}
+
+func reportCommand(out streams) *cobra.Command {
+	f := reportFlags{time: 10 * time.Second}
+	cmd := &cobra.Command{
+		Use: "report", Short: "what is wrong with a running server, and what to do", Args: noWords,
+		Long: `Looks at a running server twice, 10 s apart: its counters, health and sockets, its process, and
+the card's place in this machine. Prints what is wrong or slow, what costs most first, each with its
+evidence, its cause and its cure. docs/runbook.md has a table of all that may be found.
+
+Exit code: 0 if nothing is wrong, 1 if something is, or if the server could not be looked at.`,
+		Example: `  rdma-netstack report
+  rdma-netstack report --for 1m --json`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.printReport(cmd.Context(), out)
+		}}
+	f.lookFlags.addTo(cmd, opt("for", "DURATION", &f.time, "time between the two looks, at most "+
+		"10m"))
+	return cmd
+}
+
+// reportFlags holds those of report.
+type reportFlags struct {
+	lookFlags
+	time time.Duration
+}
+
+// judged holds what report prints.
+type judged struct {
+	PID      int                `json:"pid"`
+	Seconds  float64            `json:"seconds"` // between the looks
+	Findings []diagnose.Finding `json:"findings"`
+}
+
+func (f *reportFlags) printReport(ctx context.Context, out streams) error {
+	if f.time <= 0 || f.time > 10*time.Minute {
+		return usageError{fmt.Errorf("--for %v: want a time up to 10m", f.time)}
+	}
+	j, err := f.judge(ctx, func(ctx context.Context) {
+		timer := time.NewTimer(f.time)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done(): // what was seen so far is told
+		case <-timer.C:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := j.print(out.stdout, f.json); err != nil {
+		return err
+	}
+	if len(j.Findings) > 0 {
+		return exitCode(exitFailed)
+	}
+	return nil
+}
+
+// judge looks at the server that the flags mean before and after wait.
+func (f *lookFlags) judge(ctx context.Context, wait func(context.Context)) (judged, error) {
+	server, err := f.server(ctx)
+	if err != nil {
+		return judged{}, err
+	}
+	before, err := snapshotOf(ctx, server)
+	if err != nil {
+		return judged{}, err
+	}
+	wait(ctx)
+	after, err := snapshotOf(context.WithoutCancel(ctx), server)
+	if err != nil {
+		return judged{}, err
+	}
+	return judged{server.PID, after.Stats.Time.Sub(before.Stats.Time).Seconds(),
+		diagnose.Find(before, after)}, nil
+}
+
+// snapshotOf reads what there is to know of a server now.
+func snapshotOf(ctx context.Context, server running.Server) (s diagnose.Snapshot, err error) {
+	for path, into := range map[string]any{"/facts": &s.Facts, "/health": &s.Health,
+		"/stats": &s.Stats} {
+		if err := server.Get(ctx, path, into); err != nil {
+			return s, err
+		}
+	}
+	if s.Sockets, err = server.Sockets(ctx); err != nil {
+		return s, err
+	}
+	device := s.Facts.Device
+	if device == "" {
+		device = s.Facts.Netdev
+	}
+	if device == "" {
+		return s, nil
+	}
+	p := host.Locate(host.Config{Device: device, Locate: portCalled}, server.PID)
+	s.Host = diagnose.Host{Card: p.Card, CardCPUs: p.CardCPUs, CPUs: p.CPUs,
+		PauseReceived: p.Pause.Received, PauseSent: p.Pause.Sent}
+	return s, nil
+}
+
+func (j *judged) print(w io.Writer, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(j)
+	}
+	if len(j.Findings) == 0 {
+		_, err := fmt.Fprintf(w, "process %d: nothing is wrong, as far as %.3g s tell\n", j.PID,
+			j.Seconds)
+		return err
+	}
+	fmt.Fprintf(w, "process %d: %d findings in %.3g s, what costs most first\n", j.PID,
+		len(j.Findings), j.Seconds)
+	for _, f := range j.Findings {
+		fmt.Fprintf(w, "\n%s (cost %.2g of 100)\n  evidence  %s\n  cause     %s\n  cure      %s\n",
+			f.Name, f.Cost, f.Evidence, f.Cause, f.Cure)
+	}
+	return nil
 }

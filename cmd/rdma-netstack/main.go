@@ -120,9 +120,9 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(cmd, out.stdout) })
 	addGroup(root, groupServe, "Servers", demoCommand(out), serveCommand(out), buildCommand(out),
 		runCommand(out), testCommand(out))
-	addGroup(root, groupRunning, "Running servers", statusCommand(out), ssCommand(out),
-		topCommand(out), captureCommand(out), filterCommand(out), profileCommand(out),
-		extcapCommand(out))
+	addGroup(root, groupRunning, "Running servers", statusCommand(out), reportCommand(out),
+		ssCommand(out), topCommand(out), captureCommand(out), filterCommand(out),
+		profileCommand(out), extcapCommand(out))
 	for _, c := range statusSections(out) {
 		c.Hidden, c.GroupID = true, groupRunning
 		root.AddCommand(c)

@@ -45,6 +45,9 @@ type plan struct {
 	faults    wire.FaultConfig
 	clientMTU int // of a client; 0: there is none
 	portMTU   int // of the server's port; 0: 1500
+	uplink    stack.UplinkOptions
+	tcp       stack.TCPOptions
+	debug     []string // what clients may ask the server for debugging
 }
 
 var (
@@ -65,9 +68,9 @@ func newSickWorld(t *testing.T, p plan) *sickWorld {
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn,
 		ReplaceAttr: withoutTime}))
 	w.server = w.open(1, near, p.portMTU, stack.Config{NIC: p.nic, Logger: log,
-		Addresses: []netip.Prefix{sickAddress}})
+		Addresses: []netip.Prefix{sickAddress}, Uplink: p.uplink, TCP: p.tcp})
 	s.stack = w.server
-	if err := s.serveAdmin(&serveFlags{}, log); err != nil {
+	if err := s.serveAdmin(&serveFlags{debug: p.debug}, log); err != nil {
 		t.Fatal(err)
 	}
 	if p.clientMTU == 0 {

@@ -54,6 +54,7 @@ type serveFlags struct {
 	handOverToKernel bool
 	sim              simFlags
 	confined         confinement
+	debug            []string // what clients may ask for that is for debugging only
 }
 
 // addTo adds the flags that all serve commands share.

@@ -96,6 +96,10 @@ func serveHTTP(ctx context.Context, f serveFlags, h *httpFlags, out streams) (er
 		return fmt.Errorf("%w (--root wants an existing directory)", err)
 	}
 	defer app.Close()
+	if h.DebugEndpoints {
+		f.debug = []string{"/-/status", "/-/status.json", "/-/bytes/N", "/-/echo",
+			"directory listings"}
+	}
 	if s, err = openSlice(ctx, f, log); err != nil {
 		return err
 	}

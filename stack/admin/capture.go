@@ -21,6 +21,7 @@ func (h *handler) serveCapture(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	defer h.captures.begin()()
 	out := &flushed{Writer: w, control: http.NewResponseController(w), header: w.Header()}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()

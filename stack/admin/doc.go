@@ -10,6 +10,7 @@
 //	/status    Status: what the page shows
 //	/events    the same each second, as server-sent events, to 32 viewers at most
 //	/info      Info: the process, the stack's name and addresses, the device
+//	/facts     Facts: what package diagnose looks at besides counters, sockets and health
 //	/sockets   []stack.Socket
 //	/stats     Counters: every counter and gauge by name
 //	/errors    []Problem: every counter of drops and errors that is not 0

@@ -32,6 +32,9 @@ type Config struct {
 	// Program counts the sockets of a program for /metrics, see package unmodified. nil: nobody
 	// does.
 	Program func() []metrics.ProgramSockets
+	// Debug names what the program serves to its clients for debugging only, see Facts. nil:
+	// nothing.
+	Debug []string
 }
 
 // Check describes one line of /healthz. Run is called from many goroutines and returns at once.
@@ -58,9 +61,10 @@ type Info struct {
 // handler has what Config has, and when it was made.
 type handler struct {
 	Config
-	started time.Time
-	cache   statusCache
-	viewers atomic.Int32
+	started  time.Time
+	cache    statusCache
+	viewers  atomic.Int32
+	captures captureList
 }
 
 // Handler serves what the package comment lists. It may be used from any goroutine, and after the
@@ -75,6 +79,7 @@ func Handler(cfg Config) http.Handler {
 	mux["GET /events"] = h.serveEvents
 	mux["GET /status"] = serveJSON(func() any { return h.currentStatus() })
 	mux["GET /info"] = serveJSON(func() any { return h.about() })
+	mux["GET /facts"] = serveJSON(func() any { return h.facts() })
 	mux["GET /sockets"] = h.serveSockets
 	mux["GET /stats"] = serveJSON(func() any { return Count(cfg.Stack) })
 	mux["GET /errors"] = serveJSON(func() any { return Problems(Count(cfg.Stack)) })
@@ -85,7 +90,7 @@ func Handler(cfg Config) http.Handler {
 	mux["GET /capture"] = h.serveCapture
 	mux["POST /capture"] = h.serveCapture
 	mux["GET /metrics"] = metrics.ProgramHandler(cfg.Stack, cfg.Program).ServeHTTP
-	mux["GET /health"] = serveJSON(func() any { return healthOf(cfg.Stack) })
+	mux["GET /health"] = serveJSON(func() any { return Health(cfg.Stack) })
 	mux["GET /health/dump"] = h.serveDump
 	mux["POST /health/recover"] = h.serveRecover
 	mux["GET /debug/profile"] = cpuProfile

@@ -36,8 +36,8 @@ type Dump struct {
 	CQEs   []dv.DumpedCQE `json:"cqes"`
 }
 
-// healthOf returns what the reporters of a stack say.
-func healthOf(st *stack.Stack) []Reporter {
+// Health returns what the reporters of a stack say.
+func Health(st *stack.Stack) []Reporter {
 	var all []Reporter
 	for _, h := range st.Health() {
 		r := Reporter{Reporter: h.Reporter, State: h.State, Error: h.Error, Recover: h.Recover,
@@ -99,7 +99,7 @@ func (h *handler) serveRecover(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), code)
 		return
 	}
-	json.NewEncoder(w).Encode(healthOf(h.Stack)) // who asked is gone if it fails
+	json.NewEncoder(w).Encode(Health(h.Stack)) // who asked is gone if it fails
 }
 
 // ReadOnly returns handler without dumps and profiles, which tell much and cost time, without the

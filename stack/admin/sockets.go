@@ -84,6 +84,8 @@ func appendTCPInfo(b []byte, i *stack.TCPInfo) []byte {
 	o.putNumber("rcv_wscale", int64(i.RcvWscale))
 	o.putCount("bytes_acked", i.BytesAcked)
 	o.putCount("bytes_received", i.BytesReceived)
+	o.putNumber("snd_wnd", int64(i.SndWnd))
+	o.putNumber("snd_buf", int64(i.SndBuf))
 	return append(o.b, '}')
 }
 
@@ -199,6 +201,7 @@ func (p *parser) parseInfo() *stack.TCPInfo {
 	i.SndWscale, i.RcvWscale = p.parseNumber(`,"snd_wscale":`), p.parseNumber(`,"rcv_wscale":`)
 	i.BytesAcked = p.parseCount(`,"bytes_acked":`)
 	i.BytesReceived = p.parseCount(`,"bytes_received":`)
+	i.SndWnd, i.SndBuf = p.parseNumber(`,"snd_wnd":`), p.parseNumber(`,"snd_buf":`)
 	p.skipText("}")
 	return i
 }

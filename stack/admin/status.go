@@ -69,7 +69,7 @@ func (h *handler) currentStatus() Status {
 	}
 	counters := Count(h.Stack)
 	s := Status{Time: counters.Time, Info: h.about(), Stats: counters, Errors: Problems(counters),
-		Health: healthOf(h.Stack), Sockets: c.last.Sockets, Netdev: h.readNetdev()}
+		Health: Health(h.Stack), Sockets: c.last.Sockets, Netdev: h.readNetdev()}
 	if looked := time.Now(); !looked.Before(c.nextSockets) {
 		s.Sockets = summarizeSockets(h.Stack.Sockets())
 		now := time.Now()

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
+
+// complaint is a problem of a server that report finds.
+type complaint struct {
+	name     string
+	plan     plan
+	before   func(w *sickWorld) // the first look
+	between  func(w *sickWorld) // the looks
+	evidence string
+}
+
+func complaints() []complaint {
+	nothing := func(*sickWorld) {}
+	return []complaint{
+		{"ring-too-small", plan{nic: dv.NIC{Rings: dv.Rings{RxQueueSize: 64}}}, nothing, fullRing,
+			"the ring of queue 0 holds 64"},
+		{"polling-idle", plan{uplink: stack.UplinkOptions{RxMode: stack.RxPolling}}, nothing,
+			nothing, "1 workers never slept"},
+		{"client-window-full", plan{clientMTU: 1500}, fillWindow, nothing,
+			"1 of 1 connections wait for room at the client"},
+		{"listener-backlog", plan{clientMTU: 1500, tcp: stack.TCPOptions{Backlog: 2}}, nothing,
+			fillBacklog, "attempts to connect were dropped"},
+		{"receive-buffers-full", plan{clientMTU: 1500}, nothing, smallBuffer,
+			"for the socket 192.0.2.10:53"},
+		{"retransmits-loss", plan{faults: wire.FaultConfig{Drop: 0.03, Seed: 1}, clientMTU: 1500},
+			nothing, lossyWire, "as the peer told that they are missing"},
+		{"small-mtu", plan{nic: dv.NIC{MTU: 1500}, portMTU: 9000}, nothing, nothing,
+			"the MTU is 1500, that of the port 9000"},
+		{"capture-left-on", plan{}, forgetCapture, nothing, "1 captures run"},
+		{"debug-endpoints", plan{debug: []string{"/-/status"}}, nothing, nothing, "/-/status"},
+	}
+}
+
+// fillWindow has a client ask for data that it does not read.
+func fillWindow(w *sickWorld) {
+	ln, err := w.server.Listen("tcp", "192.0.2.10:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	conn, err := w.client.Dial("tcp", "192.0.2.10:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	accepted, err := ln.Accept()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { accepted.Close() })
+	go io.Copy(accepted, zeros{}) // until the client is closed
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		for _, s := range w.server.Sockets() {
+			if t := s.TCP; t != nil && t.SndWnd < t.MSS && t.Unacked == 0 && s.SendQ > 0 {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("the window is not full: %+v", w.server.Sockets())
+		}
+	}
+}
+
+// zeros has no end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// fillBacklog has clients connect that nobody accepts.
+func fillBacklog(w *sickWorld) {
+	ln, err := w.server.Listen("tcp", "192.0.2.10:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { ln.Close() })
+	ctx, cancel := context.WithCancel(w.t.Context())
+	defer cancel()
+	for range 40 {
+		go func() {
+			if conn, err := w.client.DialContext(ctx, "tcp", "192.0.2.10:80"); err == nil {
+				conn.Close()
+			}
+		}()
+	}
+	for deadline := time.Now().Add(time.Minute); w.server.Stats().TCPListenDrops < 10; {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%d connections are dropped", w.server.Stats().TCPListenDrops)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// forgetCapture starts a capture, which runs until the test ends.
+func forgetCapture(w *sickWorld) {
+	file := filepath.Join(w.t.TempDir(), "frames.pcapng")
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	w.t.Cleanup(func() { cancel(); <-ended })
+	server, err := (&lookFlags{pid: os.Getpid()}).server(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	answer, err := server.Open(ctx, "/capture") // which answers once the capture runs
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	go func() {
+		defer close(ended)
+		defer answer.Close()
+		writeTo(file, nil, answer)
+	}()
+}
+
+// TestReport plants problems into a server on the software NIC. The command finds each, and says
+// what was seen.
+func TestReport(t *testing.T) {
+	for _, c := range complaints() {
+		t.Run(c.name, func(t *testing.T) {
+			w := newSickWorld(t, c.plan)
+			c.before(w)
+			f := lookFlags{pid: os.Getpid()}
+			j, err := f.judge(t.Context(), func(context.Context) { c.between(w) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range j.Findings {
+				if f.Name == c.name {
+					if !strings.Contains(f.Evidence, c.evidence) {
+						t.Errorf("%+v, want %s", f, c.evidence)
+					}
+					return
+				}
+			}
+			t.Errorf("not found: %+v", j)
+		})
+	}
+}
+
+// TestReportPrints runs the command on a server with a problem, and on one without that exchanges
+// data with a client.
+func TestReportPrints(t *testing.T) {
+	pid := []string{"--pid", number(os.Getpid()), "--for", "10ms"}
+	newSickWorld(t, plan{debug: []string{"/-/status"}, clientMTU: 1500})
+	stdout, stderr, code := look(append([]string{"report"}, pid...)...)
+	if want := ": 1 findings in "; code != exitFailed || stderr != "" ||
+		!strings.Contains(stdout, want) || !strings.Contains(stdout, "\n\ndebug-endpoints (cost "+
+		"2 of 100)\n  evidence  served to clients: /-/status\n  cause     ") {
+		t.Errorf("code %d, %q\n%s", code, stderr, stdout)
+	}
+	stdout, stderr, code = look(append([]string{"report", "--json"}, pid...)...)
+	var j judged
+	if err := json.Unmarshal([]byte(stdout), &j); err != nil || code != exitFailed ||
+		stderr != "" || len(j.Findings) != 1 || j.Findings[0].Cure != "--debug-endpoints=false" ||
+		j.PID != os.Getpid() || j.Seconds <= 0 {
+		t.Errorf("code %d, %q, %v: %+v", code, stderr, err, j)
+	}
+}
+
+// TestReportSound looks at a server whose client asks for an answer at a time.
+func TestReportSound(t *testing.T) {
+	w := newSickWorld(t, plan{clientMTU: 1500})
+	f := lookFlags{pid: os.Getpid()}
+	j, err := f.judge(t.Context(), func(context.Context) { askOften(w) })
+	if err != nil || len(j.Findings) > 0 {
+		t.Errorf("%v: %+v", err, j)
+	}
+	stdout, stderr, code := look("report", "--for", "10ms", "--pid", number(os.Getpid()))
+	if code != exitDone || stderr != "" || !strings.Contains(stdout, ": nothing is wrong, as far "+
+		"as ") {
+		t.Errorf("code %d, %q\n%s", code, stderr, stdout)
+	}
+	for _, wrong := range []string{"0s", "11m", "-1s"} {
+		if _, stderr, code := look("report", "--for", wrong); code != exitUsage ||
+			!strings.Contains(stderr, "want a time up to 10m") {
+			t.Errorf("--for %s: code %d, %q", wrong, code, stderr)
+		}
+	}
+}
+
+// askOften has a client ask for 500 answers of 20 KiB, one after the other.
+func askOften(w *sickWorld) {
+	ln, err := w.server.Listen("tcp", "192.0.2.10:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { ln.Close() })
+	const size = 20 << 10
+	go func() {
+		conn, err := ln.Accept()
+		for ask := make([]byte, 1); err == nil; {
+			if _, err = io.ReadFull(conn, ask); err == nil {
+				_, err = conn.Write(make([]byte, size))
+			}
+		}
+	}()
+	conn, err := w.client.Dial("tcp", "192.0.2.10:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	for range 500 {
+		if _, err := conn.Write([]byte{1}); err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, size)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package diagnose
+
+import "fmt"
+
+// resentSegments is the share of segments sent again, for one cause, that is worth a line.
+const resentSegments = 0.005
+
+func resentRules() []rule {
+	return []rule{
+		{Kind{"retransmits-loss", "segments get lost on the way",
+			"compare the counters of switch, cable and peer (ethtool -S at both ends); " +
+				"rdma-netstack ss -ti shows which connections"}, lostSegments},
+		{Kind{"retransmits-reordering", "segments come late or out of order, and are sent again " +
+			"though the peer has them: several paths, or a peer without a processor",
+			"have the network keep the order of a flow (hash of bonds and ECMP by flow, not by " +
+				"packet); processors for the peer"}, reorderedSegments},
+		{Kind{"retransmits-timeout", "nothing tells of a loss before a timer does: the last " +
+			"segments of an answer are lost, or the path is down for moments",
+			"look for moments without a path (switch, pause frames, rdma-netstack status " +
+				"health), then for losses"}, timedOutSegments},
+	}
+}
+
+// resent tells what was sent again, by cause: after a timeout, though the peer had it, else lost.
+type resent struct{ all, timeout, late, lost, sent uint64 }
+
+func (o *observation) resent() (r resent) {
+	r.sent = o.added("tcp_segments_sent")
+	all, spared := o.added("tcp_retransmits", "link_tx_resent"), o.added("link_tx_spared")
+	r.all = all - min(all, spared)
+	r.late = min(r.all, o.added("tcp_segments_acked_with_dsack"))
+	r.timeout = min(r.all-r.late, o.added("tcp_timeouts", "tcp_slow_start_retransmits"))
+	r.lost = r.all - r.late - r.timeout
+	return r
+}
+
+// describe says how many segments were sent again for a cause; "" if too few to tell.
+func (r resent) describe(n uint64, cause string) string {
+	if n < least || share(n, r.sent) < resentSegments {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d segments (%s) were sent again %s, %d for any reason", n, r.sent,
+		percent(share(n, r.sent)), cause, r.all)
+}
+
+func lostSegments(o *observation) (float64, string) {
+	r := o.resent()
+	if e := r.describe(r.lost, "as the peer told that they are missing"); e != "" {
+		return costOfLoss(share(r.lost, r.sent)), e
+	}
+	return 0, ""
+}
+
+func reorderedSegments(o *observation) (float64, string) {
+	r := o.resent()
+	if e := r.describe(r.late, "though the peer had them already"); e != "" {
+		return costOfLoss(share(r.late, r.sent)) / 2, e
+	}
+	return 0, ""
+}
+
+func timedOutSegments(o *observation) (float64, string) {
+	r := o.resent()
+	if e := r.describe(r.timeout, "as a timer expired"); e != "" {
+		return costOfLoss(2 * share(r.timeout, r.sent)), e
+	}
+	return 0, ""
+}
