@@ -83,7 +83,8 @@ func NewBankedMemory(banks []Bank) (*Memory, error) {
 	return m, nil
 }
 
-// MemoryPart names Len bytes of a Memory from Offset on.
+// MemoryPart names Len bytes of a Memory from Offset on; without a Memory a hole, which faults on
+// access.
 type MemoryPart struct {
 	Mem         *Memory
 	Offset, Len uint64
@@ -97,6 +98,11 @@ const maxPieces = 1 << 20
 func NewJoinedMemory(parts []MemoryPart) (*Memory, error) {
 	m := &Memory{}
 	for i, p := range parts {
+		if p.Mem == nil {
+			m.pieces = append(m.pieces, piece{at: m.size})
+			m.size += p.Len
+			continue
+		}
 		for off, left := p.Offset, p.Len; left > 0; {
 			mem, at := p.Mem.findPiece(off)
 			if mem == nil || off >= p.Mem.size || len(m.pieces) == maxPieces {

@@ -21,11 +21,13 @@ type MKeyAttr struct {
 	UMR  *KeyTranslations // UMR WQEs may change the key; nil: they may not
 }
 
-// KeyTranslations holds the pages of a key that UMR WQEs may change. The key owns it.
+// KeyTranslations holds what a key consists of, where UMR WQEs may change that. The key owns it.
 type KeyTranslations struct {
-	LogPage      int      // bytes of a page, log2
-	List         []uint64 // bus addresses; the low three bits are flags
-	Translations int      // maximum length of List
+	Of           Translation
+	LogPage      int       // bytes of a page, or of each of EqualParts, log2
+	List         []uint64  // of Pages: bus addresses; the low three bits are flags
+	Parts        []KeyPart // of others; without memory: not filled in yet
+	Translations int       // maximum length of List or Parts
 	// Page finds n bytes at a bus address. It is called with the key locked.
 	Page func(addr uint64, n int) (*mmio.Region, error)
 }

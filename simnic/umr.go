@@ -15,7 +15,7 @@ const (
 	umrControlAt = mlx5.CtrlSegSize
 	umrContextAt = umrControlAt + 48
 	umrListAt    = umrContextAt + 64
-	octoword     = 16 // unit of list lengths and offsets: two translations
+	octoword     = 16 // unit of list lengths and offsets: two pages, or a part of another key
 )
 
 // Flags of the UMR control segment.
@@ -49,8 +49,10 @@ type keyUpdate struct {
 	flags   uint8
 	mask    uint64
 	context []byte
-	first   uint64   // number of the first translation that changes
-	list    []uint64 // translations
+	first   uint64    // number of the first translation that changes
+	shift   int       // bytes of a page, or of each of equal parts, log2
+	list    []uint64  // pages, or
+	parts   []KeyPart // parts of other keys, looked up
 }
 
 // executeUMR executes a UMR WQE.
@@ -62,22 +64,53 @@ func (sq *SQ) executeUMR(w *wqe) fault {
 	u := keyUpdate{flags: c[0], mask: binary.BigEndian.Uint64(c[8:]),
 		context: w.raw[umrContextAt:umrListAt]}
 	if u.flags&umrOffset != 0 {
-		u.first = octoword / 8 *
-			(uint64(be16(c[6:])) | uint64(binary.BigEndian.Uint32(c[16:]))<<16)
+		u.first = uint64(be16(c[6:])) | uint64(binary.BigEndian.Uint32(c[16:]))<<16
 	}
 	list, f := sq.umrList(w, u.flags, octoword*int(be16(c[4:])))
 	if f.syndrome != 0 {
 		return f
 	}
-	for ; len(list) >= 8; list = list[8:] {
-		u.list = append(u.list, binary.BigEndian.Uint64(list))
-	}
 	k := (*sq.nic.keys.keys.Load())[w.immediate()]
-	sq.burst.mem.releaseKey() // it may hold this very key
-	if k == nil || !k.applyUMR(&u) {
+	sq.burst.mem.releaseKey() // it may hold this very key, or one that the list names
+	if k == nil || !k.decodeList(&u, list) || !k.applyUMR(&u) {
 		return faultUMR
 	}
 	return fault{}
+}
+
+// decodeList reads the list of a UMR WQE, whose entries are as the key's. It takes the key's lock
+// for a moment only, since entries name keys, too.
+func (k *MKey) decodeList(u *keyUpdate, list []byte) (ok bool) {
+	k.mu.RLock()
+	x := k.attr.UMR
+	if x == nil {
+		k.mu.RUnlock()
+		return false
+	}
+	of, own := x.Of, k.key
+	u.shift = x.LogPage
+	k.mu.RUnlock()
+	if u.mask&(umrPageSize|umrPageSize5) != 0 {
+		u.shift = int(u.context[59] & 0x3f)
+	}
+	switch {
+	case of == Pages && u.shift < 12, u.shift > maxPartShift:
+		return false
+	case of == Pages:
+		u.first *= octoword / 8
+		for ; len(list) >= 8; list = list[8:] {
+			u.list = append(u.list, binary.BigEndian.Uint64(list))
+		}
+		return true
+	}
+	for ; len(list) > 0; list = list[octoword:] {
+		p, err := k.nic.lookUpPart(of, u.shift, list)
+		if err != nil || binary.BigEndian.Uint32(list[4:]) == own {
+			return false
+		}
+		u.parts = append(u.parts, p)
+	}
+	return true
 }
 
 // umrList returns the list of n bytes that comes with a UMR WQE.
@@ -103,20 +136,25 @@ func (k *MKey) applyUMR(u *keyUpdate) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := &k.attr
-	if k.dead || a.UMR == nil || u.flags&umrIfFree != 0 && !a.Free ||
-		u.flags&umrIfTaken != 0 && a.Free ||
-		u.first+uint64(len(u.list)) > uint64(min(a.UMR.Translations, maxTranslations)) {
+	if k.dead || u.flags&umrIfFree != 0 && !a.Free || u.flags&umrIfTaken != 0 && a.Free ||
+		u.first+uint64(len(u.list)+len(u.parts)) >
+			uint64(min(a.UMR.Translations, maxTranslations)) {
 		return false
 	}
-	shift := a.UMR.LogPage
-	if u.mask&(umrPageSize|umrPageSize5) != 0 {
-		shift = int(u.context[59] & 0x3f)
+	next := *a
+	next.updateContext(u.mask, u.context)
+	if a.UMR.Of == Pages {
+		*a = next
+		k.translate(int(u.first), u.list, u.shift)
+	} else {
+		parts := a.UMR.withParts(int(u.first), u.parts, u.shift)
+		var err error
+		if next.Mem, err = next.joinParts(parts); err != nil {
+			return false
+		}
+		*a = next
+		a.UMR.Parts, a.UMR.LogPage = parts, u.shift
 	}
-	if shift < 12 || shift > 30 {
-		return false
-	}
-	k.updateContext(u.mask, u.context)
-	k.translate(int(u.first), u.list, shift)
 	if key := k.key&^0xff | uint32(u.context[7]); u.mask&umrKey != 0 && key != k.key {
 		k.nic.keys.editKeys(func(m map[uint32]*MKey) { delete(m, k.key); m[key] = k })
 		k.key = key
@@ -125,8 +163,7 @@ func (k *MKey) applyUMR(u *keyUpdate) bool {
 }
 
 // updateContext copies the members of the context that mask selects.
-func (k *MKey) updateContext(mask uint64, context []byte) {
-	a := &k.attr
+func (a *MKeyAttr) updateContext(mask uint64, context []byte) {
 	if mask&umrLength != 0 {
 		a.Len = binary.BigEndian.Uint64(context[24:])
 	}

@@ -37,7 +37,10 @@ var generalCaps = []capValue{
 	{"log_max_eq", field{252, 4}, 7},
 	{"max_indirection", field{256, 8}, 4},
 	{"log_max_mrw_sz", field{265, 7}, 32},
-	{"log_max_klm_list_size", field{282, 6}, 6},
+	// mlx5e takes lists of up to 65,534 (en.h, MLX5E_MAX_RQ_NUM_KSMS). With shorter ones, linux
+	// 7.2 warns in en/params.c:433 when a program of XDP is attached: no queue would hold the
+	// frames of AF_XDP that are shorter than a page.
+	{"log_max_klm_list_size", field{282, 6}, 16},
 	{"log_max_ra_req_qp", field{330, 6}, 4},
 	{"log_max_ra_res_qp", field{346, 6}, 4},
 	{"end_pad", field{352, 1}, 1},

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // script builds hostile input.
@@ -187,14 +189,15 @@ func inUMEM(t testing.TB, s *script) {
 		mkcLogPageSize.set(in[mkeyContext:], 12)
 		m.put(mkeyUMEM, in, 0)
 	}))
-	made(0x200, 0, body(mkeyPages+klmEntry, func(in []byte) {
-		mkcMode.set(in[mkeyContext:], modeList)
-		mkcLength.set(in[mkeyContext:], 100)
-		mkeyListed.set(in, 1)
-		klmSize.set(in[mkeyPages:], 100)
-		klmKey.set(in[mkeyPages:], uint64(key)<<8)
-		klmAddress.set(in[mkeyPages:], 4090)
-	}))
+	for _, mode := range []uint64{modeKLM, modeKSM} {
+		made(0x200, 0, body(mkeyPages+simnic.KeyPartLen, func(in []byte) {
+			mkcMode.set(in[mkeyContext:], mode)
+			mkcLength.set(in[mkeyContext:], 64)
+			mkcLogPageSize.set(in[mkeyContext:], 6)
+			mkeyListed.set(in, 1)
+			copy(in[mkeyPages:], pointer(100, key<<8, 4090))
+		}))
+	}
 	s.command(0xa0a, 0, body(16, func(in []byte) { number.set(in, uint64(m.id)) }))
 }
 

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
 // joinedIn is the input that creates a key over pieces of other keys: klm entries.
@@ -11,12 +13,12 @@ func (p *program) joinedIn(addr uint64, size int, list ...[]byte) []byte {
 	in := p.in(0x200, mkeyPages)
 	ctx := in[mkeyContext:]
 	mkcLocalWrite.set(ctx, 1)
-	mkcMode.set(ctx, modeList)
+	mkcMode.set(ctx, modeKLM)
 	mkcPD.set(ctx, 2)
 	mkcStart.set(ctx, addr)
 	mkcLength.set(ctx, uint64(size))
 	for len(list)%4 != 0 {
-		list = append(list, make([]byte, klmEntry))
+		list = append(list, make([]byte, simnic.KeyPartLen))
 	}
 	mkeyListed.set(in, uint64(len(list)))
 	return append(in, bytes.Join(list, nil)...)
@@ -94,7 +96,7 @@ func TestKeyOfKeysRefused(t *testing.T) {
 		{"no such key", p.joinedIn(userAddress, 64, pointer(64, 0x12345600, userAddress)),
 			uint8(statusBadResource)},
 		{"another variant", p.joinedIn(userAddress, 64, pointer(64, key+1, userAddress)),
-			uint8(statusBadParam)},
+			uint8(statusBadResource)},
 		{"before the key", p.joinedIn(userAddress, 64, pointer(64, key, userAddress-1)),
 			uint8(statusBadParam)},
 		{"behind the key", p.joinedIn(userAddress, 64, pointer(64, key, userAddress+4096-63)),

@@ -24,7 +24,8 @@ const (
 	mkeyPages   = 272
 	modePhys    = 0
 	modeMTT     = 1
-	modeList    = 2 // KLM: pieces of other keys
+	modeKLM     = 2 // parts of other keys
+	modeKSM     = 3 // likewise, all of one length
 )
 
 func (f *Function) createMKey(in, out []byte) error {
@@ -39,12 +40,12 @@ func (f *Function) createMKey(in, out []byte) error {
 		err = errorf(statusBadParam, "a key for physical addresses in a user context")
 	case mode == modePhys:
 		attr.Mem, err = simnic.NewBankedMemory(f.dma.banks())
-	case mode == modeList && !attr.Free && !mkcUMR.is(ctx) && mkeyListed.is(in):
-		err = f.joined(&attr, in, ctx)
 	case mode == modeMTT:
 		err = f.translated(&attr, in, ctx)
-	default: // a key of keys that WQEs fill in: none of the model does, so only its number is kept
-		return f.createPlain(in, out)
+	case mode == modeKLM:
+		err = f.joined(&attr, simnic.Parts, in, ctx)
+	case mode == modeKSM:
+		err = f.joined(&attr, simnic.EqualParts, in, ctx)
 	}
 	if err != nil {
 		return err
@@ -107,54 +108,25 @@ func (f *Function) translations(in []byte, shift, skew, size int) ([]uint64, err
 	return u.pageAddresses(mkeyUMEM.offset.get(in), shift, skew, size)
 }
 
-// An entry of the list of a key of keys (klm), and the number of entries, in units of octowords.
-var (
-	klmSize    = field{0, 32}
-	klmKey     = field{32, 32}
-	klmAddress = field{64, 64}
-	mkeyListed = field{768, 32}
-)
+// mkeyListed tells how many parts of other keys a command lists, one in an octoword.
+var mkeyListed = field{768, 32}
 
-const klmEntry = 16
-
-// joined fills in a key over pieces of other keys. It has the memory that those keys have now: a
-// key that is destroyed later does not take it away.
-func (f *Function) joined(a *simnic.MKeyAttr, in, ctx []byte) error {
+// joined fills in a key over parts of other keys. A free key may have none yet: WQEs fill it in.
+func (f *Function) joined(a *simnic.MKeyAttr, of simnic.Translation, in, ctx []byte) error {
 	n := int(mkeyListed.get(in))
-	if n > (len(in)-mkeyPages)/klmEntry {
+	if n > (len(in)-mkeyPages)/simnic.KeyPartLen {
 		return errorf(statusBadInput, "key of %d keys in a command of %d bytes", n, len(in))
 	}
-	var parts []simnic.MemoryPart
-	for list := in[mkeyPages : mkeyPages+n*klmEntry]; len(list) > 0; list = list[klmEntry:] {
-		size, key, addr := klmSize.get(list), klmKey.u32(list), klmAddress.get(list)
-		if size == 0 {
-			continue // the list is padded
-		}
-		k, err := find(f.objects.mkeys, "memory key", key>>8)
-		if err != nil {
-			return err
-		}
-		of := k.Attr()
-		if k.Key() != key || of.PD != a.PD || of.Mem == nil || addr < of.Start ||
-			addr-of.Start > of.Len || size > of.Len-(addr-of.Start) {
-			return errorf(statusBadParam, "%d bytes at %#x of memory key %#x cannot be a part of "+
-				"another", size, addr, key)
-		}
-		a.LocalWrite = a.LocalWrite && of.LocalWrite
-		parts = append(parts, simnic.MemoryPart{Mem: of.Mem, Offset: addr - of.Start, Len: size})
-	}
-	var err error
 	a.Start, a.Len = mkcStart.get(ctx), mkcLength.get(ctx)
-	a.Mem, err = simnic.NewJoinedMemory(parts)
-	return err
+	x := simnic.KeyTranslations{Of: of, LogPage: int(mkcLogPageSize.get(ctx)),
+		Translations: int(mkcTranslations.get(ctx))}
+	return f.nic.JoinKeys(a, x, mkcUMR.is(ctx),
+		in[mkeyPages:mkeyPages+n*simnic.KeyPartLen])
 }
 
 // destroyMKey executes DESTROY_MKEY.
-func (f *Function) destroyMKey(in, out []byte) error {
+func (f *Function) destroyMKey(in, _ []byte) error {
 	n := number.u32(in)
-	if f.objects.plain[n] {
-		return f.destroyPlain(in, out)
-	}
 	k, err := find(f.objects.mkeys, "memory key", n)
 	if err != nil {
 		return err

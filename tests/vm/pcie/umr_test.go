@@ -2,6 +2,7 @@ package pcie
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic"
@@ -195,5 +196,124 @@ func TestUMRListInMemory(t *testing.T) {
 	}
 	if got := d.fn.objects.mkeys[key>>8].Attr().Mem.Slice(0, 1); len(got) != 1 || got[0] != 0x77 {
 		t.Errorf("the key shows %v", got)
+	}
+}
+
+// partsKey creates a free key over parts of other keys, as mlx5e has it for frames of AF_XDP that
+// are shorter than a page (linux en_main.c, mlx5e_create_umr_mkey): the parts of list at first.
+func (d *driver) partsKey(mode uint64, logSize, most int, list ...uint64) uint32 {
+	d.t.Helper()
+	in := input(0x200, 0, mkeyPages)
+	ctx := in[mkeyContext:]
+	mkcMode.set(ctx, mode)
+	mkcFree.set(ctx, 1)
+	mkcUMR.set(ctx, 1)
+	mkcLocalWrite.set(ctx, 1)
+	mkcVariant.set(ctx, 0x5a)
+	mkcPD.set(ctx, 5)
+	mkcLength.set(ctx, 1<<16)
+	mkcTranslations.set(ctx, uint64(most))
+	mkcLogPageSize.set(ctx, uint64(logSize))
+	mkeyListed.set(in, uint64(len(list)/2))
+	for _, v := range list {
+		in = binary.BigEndian.AppendUint64(in, v)
+	}
+	return number.u32(d.do("CREATE_MKEY", in, 16))<<8 | 0x5a
+}
+
+// keyPart is an entry of such a key's list.
+func keyPart(size int, key uint32, addr uint64) []uint64 {
+	return []uint64{uint64(size)<<32 | uint64(key), addr}
+}
+
+// TestUMRParts: UMR WQEs change which parts of other keys a key consists of: of any length (KLM),
+// or of one (KSM). Parts that are not there, of another protection domain or that may not be
+// written to are refused, and change nothing.
+func TestUMRParts(t *testing.T) {
+	d := newDriver(t)
+	qpn := d.umrQP(d.cq(4))
+	all := d.mkey(5, 0, 4<<12, dataAt, dataAt+0x1000, dataAt+0x2000, dataAt+0x3000)
+	other := d.mkey(6, 0, 4096, dataAt)
+	free := d.mkey(5, 0, 4096)
+	for i := range 4 << 12 {
+		d.ram[dataAt+i] = byte(i>>9 + 1) // one value for each 512 bytes
+	}
+	garbage := keyPart(2048, all, 0x3800)
+	pairs := slices.Concat(garbage, garbage, garbage, garbage, garbage, garbage)
+	klm := d.partsKey(modeKLM, 0, 8, pairs...)
+	ksm := d.partsKey(modeKSM, 10, 8)
+	const inline, offset, setFree = 1 << 7, 1 << 4, 1 << 29
+	const hole, overflow = -1, 29 // value of the garbage page
+	tests := []struct {
+		name string
+		key  uint32
+		wqe  umrWQE
+		fail bool
+		read map[uint64]int // values at offsets of the memory
+	}{
+		{"frames of 2 KiB", klm, umrWQE{flags: inline | offset, mask: setFree, first: 2,
+			list: slices.Concat(keyPart(2048, all, 0x1800), garbage)}, false,
+			map[uint64]int{0: overflow, 4095: overflow + 3, 4096: 13, 4096 + 2047: 16,
+				4096 + 2048: overflow, 8192: overflow, 12287: overflow + 3, 12288: hole}},
+		{"other frames", klm, umrWQE{flags: inline | offset, first: 2,
+			list: slices.Concat(keyPart(2048, all, 0), garbage)}, false,
+			map[uint64]int{4096: 1, 4096 + 2047: 4, 4096 + 2048: overflow}},
+		{"parts of other lengths", klm, umrWQE{flags: inline,
+			list: slices.Concat(keyPart(512, all, 512), keyPart(100, all, 0x1000))}, false,
+			map[uint64]int{0: 2, 511: 2, 512: 9, 611: 9, 612: 1, 612 + 2048: overflow}},
+		{"one that is not there", klm, umrWQE{flags: inline,
+			list: keyPart(512, 0x12345600, 0)}, true, map[uint64]int{0: 2}},
+		{"itself", klm, umrWQE{flags: inline, list: keyPart(512, klm, 0)}, true,
+			map[uint64]int{0: 2}},
+		{"behind its key", klm, umrWQE{flags: inline, list: keyPart(512, all, 0x3f00)}, true,
+			map[uint64]int{0: 2}},
+		{"of another protection domain", klm, umrWQE{flags: inline,
+			list: keyPart(512, other, 0)}, true, map[uint64]int{0: 2}},
+		{"without memory", klm, umrWQE{flags: inline, list: keyPart(512, free, 0)}, true,
+			map[uint64]int{0: 2}},
+		{"more than there is room for", klm, umrWQE{flags: inline | offset, first: 8,
+			list: garbage}, true, map[uint64]int{0: 2}},
+		{"of one length", ksm, umrWQE{flags: inline | offset, mask: setFree, first: 1,
+			list: slices.Concat(keyPart(0, all, 0x800), keyPart(0, all, 0x200))}, false,
+			map[uint64]int{0: hole, 1023: hole, 1024: 5, 2047: 6, 2048: 2, 3071: 3, 3072: hole}},
+		{"the hole", ksm, umrWQE{flags: inline, list: keyPart(0, all, 0x400)}, false,
+			map[uint64]int{0: 3, 1023: 4, 1024: 5}},
+	}
+	pc := uint32(0)
+	for done, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := tt.wqe.bytes(uint16(pc), qpn, tt.key)
+			for i := 0; i < len(w); i += 64 {
+				copy(d.ram[sqAt+64*int(pc&63):], w[i:i+64])
+				pc++
+			}
+			d.ring(w, pc)
+			e := d.cqe(done)
+			if failed := e[63]>>4 == 0xd; failed != tt.fail {
+				t.Fatalf("completion with opcode %#x, failed wanted: %v", e[63]>>4, tt.fail)
+			}
+			a := d.fn.objects.mkeys[tt.key>>8].Attr()
+			if a.Free {
+				t.Error("the key is free")
+			}
+			for off, want := range tt.read {
+				got := hole
+				if b := a.Mem.Slice(off, 1); len(b) == 1 {
+					got = int(b[0])
+				}
+				if got != want {
+					t.Errorf("byte %d is %d, want %d", off, got, want)
+				}
+			}
+			if tt.fail { // as the driver recovers
+				for _, op := range []uint16{0x50a, 0x502, 0x503, 0x504} {
+					d.do("a step of recovery", about(op, qpn, 272), 16)
+				}
+				pc = 0
+			}
+		})
+	}
+	if v := d.nic.Violations(); len(v) != 0 {
+		t.Errorf("violations: %q", v)
 	}
 }
