@@ -2,6 +2,8 @@ package main
 
 import (
 	"net/netip"
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -78,6 +80,67 @@ func TestServeThroughXDP(t *testing.T) {
 			s.stop(t)
 		})
 	}
+}
+
+// TestQueuesUnderXDP adds a receive queue to an interface that is served through AF_XDP, and takes
+// it away: log, health and counters tell, and the rules name program and queues.
+func TestQueuesUnderXDP(t *testing.T) {
+	server, client := vethLab(t)
+	onwire.Make(t, "veth0", server, client)
+	ethtool := need.Tool(t, "ethtool")
+	set := func(queues string) error {
+		return server.Do(func() error {
+			return exec.Command(ethtool, "-L", "veth0", "rx", queues).Run()
+		})
+	}
+	need.That(t, "veth-queues", set("2"))
+	if err := set("1"); err != nil {
+		t.Fatal(err)
+	}
+	s := &script{t: t, dir: t.TempDir(), net: server}
+	s.unpack("-- page --\na page\n")
+	if err := s.start(strings.Fields("serve http --root . --device veth0 --backend xdp --address " +
+		"192.0.2.10/24 --log-level info")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.out.await("try: "); err != nil {
+		t.Fatal(err, s.errs)
+	}
+	expect := func(command string, want ...string) {
+		t.Helper()
+		k := &script{t: t, dir: s.dir, net: server}
+		args := append(strings.Fields(command), "--pid", number(s.background.Process.Pid))
+		if err := k.run(k.program(args)); err != nil || k.code != 0 {
+			t.Fatalf("%s: %v, %d: %s", command, err, k.code, k.stderr)
+		}
+		for _, w := range want {
+			if !regexp.MustCompile(w).MatchString(k.stdout) {
+				t.Errorf("%s: %q is not in:\n%s", command, w, k.stdout)
+			}
+		}
+	}
+	const fine = `reporter rx\n +state [^\n]+\n +reporter` // no reason, no notice
+	for _, step := range []struct{ queues, said, rule, health, changes string }{
+		{"", "served through AF_XDP", "AF_XDP queues", fine, "0"},
+		{"2", "come by packet sockets, not AF_XDP.*receives by 2 queues and has sockets on 1",
+			"1 AF_XDP queues of 2", "receives by 2 queues", "1"},
+		{"1", "every receive queue has an AF_XDP socket", "AF_XDP queues", fine, "2"},
+	} {
+		if step.queues != "" {
+			if err := set(step.queues); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.errs.await(step.said); err != nil {
+			t.Fatal(err)
+		}
+		expect("status rules", `unicast, MAC [0-9a-f:]{17} +`+step.rule+` +`+
+			number(s.background.Process.Pid)+`, XDP program \d+ `)
+		expect("status health", step.health)
+		expect("status stats --all", "xdp_netdev_queue_changes: "+step.changes+"\n",
+			"xdp_queues_bound: 1\n")
+	}
+	s.stop(t)
 }
 
 // TestServeOnAnyInterface serves on a veth interface, and sends requests from the kernel behind the

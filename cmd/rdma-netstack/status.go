@@ -335,7 +335,8 @@ before those of ethtool -N and tc.
 
     PRIO    0 to 15; of rules with the same, the order is not defined where they overlap
     OWNER   process, and the tag that keeps others from the same frames; shared: others
-            may join
+            may join. With --backend xdp the XDP program that leads the frames, which comes
+            before all of Linux
     PACKETS what matched since the device was opened; - where the device does not count`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.listRules(cmd.Context(), out) }}
 	f.addTo(cmd)
@@ -391,6 +392,8 @@ func (r *ownedRule) owner() string {
 	switch {
 	case r.Waiting != "":
 		return fmt.Sprint(r.PID)
+	case r.Program != 0:
+		return fmt.Sprintf("%d, XDP program %d", r.PID, r.Program)
 	case r.Tag == 0:
 		return fmt.Sprintf("%d, shared", r.PID)
 	}

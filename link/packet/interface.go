@@ -64,6 +64,20 @@ type Joined interface {
 	Beside() Interface
 }
 
+// Steered represents an [Interface] that has rules of its own for which frames come: those of the
+// XDP program of package link/xdp.
+type Steered interface {
+	Rules() []Rule
+}
+
+// Rule describes such a rule.
+type Rule struct {
+	Match   string // which frames
+	To      string // where they go
+	Program uint32 // number of the XDP program that has the rule
+	Waiting string // why it is not in effect; "": it is
+}
+
 // MTUTeller is an [Interface] whose MTU may change while it is open.
 type MTUTeller interface {
 	// MTUChanged returns a channel that gets a token when MTU changes, unless it still holds one.

@@ -20,8 +20,10 @@ type XDPStats struct {
 	// Queues counts the receive queues of AF_XDP, Bound how many of them have a socket
 	// on a queue of the interface. What comes by other queues arrives by packet sockets.
 	Queues, Bound int
-	// NetdevQueues tells by how many queues the interface receives.
+	// NetdevQueues tells by how many queues the interface receives, QueueChanges how often that has
+	// changed.
 	NetdevQueues int
+	QueueChanges uint64
 	// ZeroCopy says that the NIC writes to our memory; else the kernel copies.
 	ZeroCopy bool
 	// SendsByRings says that frames leave by AF_XDP, too; else by packet sockets.

@@ -13,6 +13,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
 // In host mode (dv.Config.HostMode) the NIC leads to an endpoint what its rules say. They are the
@@ -202,17 +203,24 @@ type RuleInfo struct {
 	dv.RuleInfo
 	// Waiting says why the device does not have the rule; "": it has.
 	Waiting string `json:"waiting,omitempty"`
+	// Program gives the number of the XDP program that has the rule; 0: the device has it.
+	Program uint32 `json:"program,omitempty"`
 }
 
-// Rules lists the rules of each device at work, in their order, then those that wait.
+// Rules lists the rules of each device at work, in their order, then those that wait; or those of
+// an interface's XDP program.
 func (e *Endpoint) Rules() (list []RuleInfo) {
 	h := e.rules
 	h.lock()
 	defer h.unlock()
-	for _, dev := range devicesOf(e.queues.Load().backend) {
+	queues := e.queues.Load().backend
+	for _, dev := range devicesOf(queues) {
 		for _, r := range dev.Rules() {
 			list = append(list, RuleInfo{RuleInfo: r})
 		}
+	}
+	if s, ok := partOf(queues, 0).(inMemory); ok {
+		list = append(list, rulesOfProgram(s.Interface)...)
 	}
 	for r := range h.inOrder() {
 		if len(r.at) > 0 && r.err == nil {
@@ -222,8 +230,20 @@ func (e *Endpoint) Rules() (list []RuleInfo) {
 		if r.err != nil {
 			why = r.err.Error()
 		}
-		list = append(list, RuleInfo{dv.RuleInfo{Priority: uint16(r.Priority), To: "queues",
-			Match: r.HostRule.String()}, why})
+		list = append(list, RuleInfo{RuleInfo: dv.RuleInfo{Priority: uint16(r.Priority),
+			To: "queues", Match: r.HostRule.String()}, Waiting: why})
+	}
+	return list
+}
+
+// rulesOfProgram lists the rules of an interface's XDP program, if it has one.
+func rulesOfProgram(port packet.Interface) (list []RuleInfo) {
+	by, ok := port.(packet.Steered)
+	if !ok {
+		return nil
+	}
+	for _, r := range by.Rules() {
+		list = append(list, RuleInfo{dv.RuleInfo{Match: r.Match, To: r.To}, r.Waiting, r.Program})
 	}
 	return list
 }

@@ -90,13 +90,30 @@ func nameOfProgram(id uint32) string {
 		return ""
 	}
 	defer unix.Close(fd)
-	const atName, size = 64, 80 // struct bpf_prog_info
-	info := make([]byte, size)
-	_, err = new(request).addFields(uint32(fd), size).addAddress(info).callKernel(cmdInfo)
+	info, err := infoOfProgram(fd)
 	if err != nil {
 		return ""
 	}
-	return unix.ByteSliceToString(info[atName:])
+	return unix.ByteSliceToString(info[atProgramName:])
+}
+
+// idOfProgram returns the number of a loaded program, 0 if the kernel does not tell.
+func idOfProgram(fd int) uint32 {
+	info, err := infoOfProgram(fd)
+	if err != nil {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(info[atProgramID:])
+}
+
+// Where struct bpf_prog_info has its fields, and how much of it is asked for.
+const atProgramID, atProgramName, programInfoLen = 4, 64, 80
+
+func infoOfProgram(fd int) ([]byte, error) {
+	info := make([]byte, programInfoLen)
+	_, err := new(request).addFields(uint32(fd), programInfoLen).addAddress(info).
+		callKernel(cmdInfo)
+	return info, err
 }
 
 // explainPrivilege adds what an error of a privileged call means.

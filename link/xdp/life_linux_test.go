@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,12 +20,16 @@ import (
 )
 
 // childEnv makes the test program a server of frames, see serveFrames. Its value is "await" for one
-// that succeeds another.
-const childEnv = "XDP_TEST_CHILD"
+// that succeeds another, and "program" for one that is no server, see holdProgram.
+const childEnv, deviceEnv = "XDP_TEST_CHILD", "XDP_TEST_DEVICE"
 
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(childEnv); mode != "" {
-		if err := serveFrames(mode); err != nil {
+		run := serveFrames
+		if mode == "program" {
+			run = holdProgram
+		}
+		if err := run(mode); err != nil {
 			fmt.Println("error:", err)
 			os.Exit(1)
 		}
@@ -63,6 +68,24 @@ func serveFrames(mode string) error {
 	}
 	<-p.Done()
 	return p.Err()
+}
+
+// holdProgram attaches a program of somebody else's to the interface that deviceEnv names, and
+// holds it until the process is killed.
+func holdProgram(string) error {
+	program, err := loadPass(othersProgram)
+	if err != nil {
+		return err
+	}
+	ifc, err := net.InterfaceByName(os.Getenv(deviceEnv))
+	if err != nil {
+		return err
+	}
+	if _, err = attachProgram(program, ifc.Index, unix.XDP_FLAGS_DRV_MODE); err != nil {
+		return err
+	}
+	fmt.Println("attached")
+	return unix.Pause()
 }
 
 // child represents such a process.
@@ -187,7 +210,8 @@ func TestSecond(t *testing.T) {
 // as it was.
 func TestOtherProgram(t *testing.T) {
 	w := newWorld(t)
-	program := movi0exit(t, "somebody_elses")
+	program, err := loadPass(othersProgram)
+	must(t, err)
 	defer unix.Close(program)
 	var link int
 	must(t, w.ours.Do(func() error {
@@ -197,7 +221,7 @@ func TestOtherProgram(t *testing.T) {
 		}
 		return err
 	}))
-	_, err := w.try(Config{})
+	_, err = w.try(Config{})
 	if err == nil || !strings.Contains(err.Error(), `"somebody_elses", and can have one`) {
 		t.Error(err)
 	}
@@ -205,19 +229,18 @@ func TestOtherProgram(t *testing.T) {
 	w.open(t, Config{}) // within a second, in which the kernel takes it away
 }
 
-// movi0exit loads a program that passes all.
-func movi0exit(t testing.TB, name string) int {
-	t.Helper()
-	need.Root(t)
+// othersProgram names a program that is not ours.
+const othersProgram = "somebody_elses"
+
+// loadPass loads a program that passes all.
+func loadPass(name string) (fd int, err error) {
 	a := newAssembler()
 	a.setValue(r0, xdpPass)
 	a.endProgram()
 	program := a.toBytes()
-	fd, err := new(request).addFields(typeXDP, uint32(len(program)/8)).addAddress(program).
+	return new(request).addFields(typeXDP, uint32(len(program)/8)).addAddress(program).
 		addAddress([]byte("GPL\x00")).addFields(0, 0).addAddress(nil).addFields(0, 0).addName(name).
 		addFields(0, attachXDP).callKernel(cmdProgLoad)
-	must(t, err)
-	return fd
 }
 
 // TestTakenQueue: a queue that another process has a socket on is named.
@@ -316,8 +339,57 @@ func TestMoreQueues(t *testing.T) {
 	if err := <-reports; err == nil || !strings.Contains(err.Error(), "receives by 2 queues") {
 		t.Error(err)
 	}
-	if s := p.Stats().XDP; s.Bound != 1 || s.NetdevQueues != 2 {
+	if s := p.Stats().XDP; s.Bound != 1 || s.NetdevQueues != 2 || s.QueueChanges != 1 {
 		t.Errorf("%+v", s)
+	}
+	if r := p.Rules(); len(r) != 1 || r[0].To != "1 AF_XDP queues of 2" {
+		t.Errorf("%+v", r)
+	}
+	must(t, set("1")) // of which the first has a socket
+	p.lookAtQueues()
+	must(t, <-reports)
+	if s := p.Stats().XDP; s.NetdevQueues != 1 || s.QueueChanges != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestRules: the rules of a program are told by its number, and why they are not in effect.
+func TestRules(t *testing.T) {
+	w := newWorld(t)
+	own := w.open(t, Config{})
+	again := w.open(t, Config{Await: true})
+	r, waiting := own.Rules(), again.Rules()
+	if len(r) != 1 || r[0].Match != "unicast, MAC 02:00:00:00:00:0a" ||
+		r[0].To != "AF_XDP queues" || r[0].Waiting != "" || r[0].Program == 0 {
+		t.Errorf("%+v", r)
+	}
+	if f, _, err := own.asker.factsOf(ifname); err != nil || f.program != r[0].Program {
+		t.Errorf("the interface has program %d, %v; the rule %d", f.program, err, r[0].Program)
+	}
+	if len(waiting) != 1 || waiting[0].Waiting == "" {
+		t.Errorf("the second: %+v", waiting)
+	}
+	must(t, own.Close())
+	if r := own.Rules(); len(r) != 0 {
+		t.Errorf("closed: %+v", r)
+	}
+	must(t, again.Close())
+	host := w.open(t, Config{Config: packet.Config{Host: true}})
+	must(t, host.SetPorts([]packet.Ports{{Addr: ourIPv6.Addr(), First: 443, Last: 443},
+		{UDP: true, Addr: ourIP.Addr(), First: 53, Last: 53},
+		{Addr: ourIP.Addr(), First: 61440, Last: 61695},
+		{Addr: ourIP.Addr(), First: 80, Last: 80}}))
+	var got []string
+	for _, r := range host.Rules() {
+		got = append(got, r.Match)
+	}
+	want := []string{"TCP port 80 of 192.0.2.10", "TCP port 443 of 2001:db8::10",
+		"TCP ports 61440 to 61695 of 192.0.2.10", "UDP port 53 of 192.0.2.10"}
+	for i := range want {
+		want[i] += ", MAC 02:00:00:00:00:01"
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

@@ -24,18 +24,19 @@ import (
 //	          over
 type Port struct {
 	*packet.Port
-	cfg   Config
-	facts facts
-	asker *asker
-	index int // of the interface
-	at    namespace
-	rx    []*RxQueue
-	tx    []packet.Sender
-	kept  sync.WaitGroup // the goroutine of keepTaking
-	muted atomic.Bool
-	over  atomic.Bool // Err is set, or will be
-	once  sync.Once
-	ended error // of the first Close
+	cfg       Config
+	facts     facts
+	asker     *asker
+	index     int // of the interface
+	at        namespace
+	rx        []*RxQueue
+	tx        []packet.Sender
+	kept      sync.WaitGroup // the goroutine of keepTaking
+	muted     atomic.Bool
+	over      atomic.Bool // Err is set, or will be
+	once      sync.Once
+	ended     error  // of the first Close
+	programID uint32 // as "bpftool prog" lists it; 0: not known
 
 	mu      sync.Mutex
 	program int // file descriptors, guarded by mu as is what follows; -1: there is none
@@ -44,10 +45,12 @@ type Port struct {
 	macs    int // Config.Host: the interface's MAC
 	table   int // Config.Host: our ports
 	ports   map[portKey]int
-	bound   int   // queues with a socket
-	lacking error // why not all of them; nil: they have
-	queues  int   // of the interface, as last seen
-	told    error // what Config.Report was called with last
+	bound   int    // queues with a socket
+	lacking error  // why not all of them; nil: they have
+	queues  int    // of the interface, as last seen
+	changes uint64 // of queues
+	told    error  // what Config.Report was called with last
+	toldOf  int    // the number of queues that told is about; 0: another process
 	closed  bool
 }
 
@@ -123,6 +126,7 @@ func (p *Port) makeObjects() (err error) {
 	if p.program, err = loadProgram(program); err != nil {
 		return err
 	}
+	p.programID = idOfProgram(p.program)
 	for i := range n {
 		s, err := newSocket(p.cfg.Send)
 		if err != nil {
@@ -279,16 +283,20 @@ func (p *Port) keepTaking() {
 // errQueues tells of queues without a socket.
 var errQueues = errors.New("receive queues without an AF_XDP socket")
 
-// lookAtQueues makes known what is not as it was asked for, once.
+// lookAtQueues makes known what is not as it was asked for, when that changes.
 func (p *Port) lookAtQueues() {
 	n, err := p.asker.queuesOf(p.Name())
 	p.mu.Lock()
-	if err == nil {
-		p.queues = n
+	if err == nil && p.queues != n {
+		p.queues, p.changes = n, p.changes+1
 	}
 	now := p.shortcoming()
-	changed := (now == nil) != (p.told == nil)
-	p.told = now
+	number := 0 // of queues that have been told of
+	if p.lacking == nil {
+		number = p.queues
+	}
+	changed := (now == nil) != (p.told == nil) || now != nil && number != 0 && number != p.toldOf
+	p.told, p.toldOf = now, number
 	p.mu.Unlock()
 	if changed && p.cfg.Report != nil {
 		p.cfg.Report(now)
@@ -484,7 +492,7 @@ func (p *Port) Stats() packet.Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st.XDP = &packet.XDPStats{Queues: len(p.rx), Bound: p.bound, NetdevQueues: p.queues,
-		ZeroCopy: p.zeroCopy(), SendsByRings: p.cfg.Send == SendRings}
+		QueueChanges: p.changes, ZeroCopy: p.zeroCopy(), SendsByRings: p.cfg.Send == SendRings}
 	if p.lacking != nil {
 		st.XDP.Lacking = p.lacking.Error()
 	}

@@ -69,6 +69,12 @@ func Count(from Source) Counters {
 		st := p.Stats()
 		addQueues(c.Counters, "rx", 0, st.Rx)
 		addQueues(c.Counters, "tx", 0, st.Tx)
+		if x := st.XDP; x != nil {
+			c.Gauges["xdp_queues"], c.Gauges["xdp_queues_bound"] = uint64(x.Queues),
+				uint64(x.Bound)
+			c.Gauges["xdp_netdev_queues"] = uint64(x.NetdevQueues)
+			c.Counters["xdp_netdev_queue_changes"] = x.QueueChanges
+		}
 	}
 	return c
 }

@@ -36,6 +36,7 @@ func full(t *testing.T) string {
 		Tx: []dv.TxStats{{Bytes: 8}, {}}})
 	r.registered, r.tx[1].used, r.rx[1].left = 4096, 0.25, 0.75
 	r.info = []string{"device", "mlx5_0", "fw", `22 "\`}
+	r.xdp = &packet.XDPStats{Queues: 3, Bound: 2, NetdevQueues: 4, QueueChanges: 1}
 	p.writeRings(r)
 	p.writeSwitches([]stack.BackendSwitch{{From: "rings", To: "none", Cause: "device_failed",
 		Count: 2}})
@@ -102,6 +103,8 @@ func TestPage(t *testing.T) {
 		"rdma_netstack_rx_asleep_seconds_total{device=\"mlx5_0\",queue=\"0\"} 1.5\n",
 		"rdma_netstack_hw_events_total{name=\"out_of_buffer\"} 3\n",
 		"rdma_netstack_memory_registered_bytes 4096\n",
+		"rdma_netstack_xdp_queues{socket=\"yes\"} 2\nrdma_netstack_xdp_queues{socket=\"no\"} 2\n",
+		"rdma_netstack_xdp_queue_changes_total 1\n",
 		"rdma_netstack_device_info{device=\"mlx5_0\",fw=\"22 \\\"\\\\\"} 1\n",
 		"rdma_netstack_tcp_connections{state=\"ESTAB\"} 1\n",
 		"rdma_netstack_tcp_connections{state=\"TIME-WAIT\"} 0\n",

@@ -17,6 +17,7 @@ type rings struct {
 	active      int    // receive queues with flows
 	spreads     uint64 // changes of these
 	registered  int    // bytes; 0: no device
+	xdp         *packet.XDPStats
 	outOfBuffer uint64 // of the port
 }
 
@@ -105,7 +106,7 @@ func ofDevice(name string, s dv.Stats) rings {
 }
 
 func ofPackets(name string, s packet.Stats) rings {
-	r := rings{device: name}
+	r := rings{device: name, xdp: s.XDP}
 	for _, q := range s.Rx {
 		r.rx = append(r.rx, rxQueue{packets: q.Frames, bytes: q.Bytes, polls: q.Calls,
 			hits: q.Hits, wakeups: q.Waits, asleep: float64(q.AsleepNanos) / 1e9,
@@ -134,6 +135,15 @@ func (p *page) writeRings(r rings) {
 		p.family(counter, "hw_events_total",
 			"Counters of the device itself, which have others' frames, too.",
 			of(r.outOfBuffer, "name", "out_of_buffer"))
+	}
+	if x := r.xdp; x != nil {
+		p.family(gauge, "xdp_queues",
+			"Receive queues of the interface by whether they have an AF_XDP socket of ours; what "+
+				"comes by the others arrives by packet sockets.",
+			of(uint64(x.Bound), "socket", "yes"),
+			of(uint64(max(x.NetdevQueues-x.Bound, 0)), "socket", "no"))
+		p.family(counter, "xdp_queue_changes_total",
+			"Changes of the number of receive queues of the interface.", of(x.QueueChanges))
 	}
 	writeQueues(p, r, r.rx, []column[rxQueue]{
 		{"rx_packets_total", "Frames received.", func(q rxQueue) uint64 { return q.packets }},
