@@ -47,6 +47,8 @@ var checks = []check{
 	{"order against ntuple", testBeforeNtuple},
 	{"MTU", testMTU},
 	{"host mode", testHostMode},
+	{"AF_XDP", testXDP},
+	{"AF_XDP for life", testXDPLife},
 	{"upgrade", testUpgrades},
 	{"loopback", testLoopback},
 	{"error cases", testErrors},
@@ -69,7 +71,8 @@ var rowsOf = map[string][]string{"5.10": {"probe", "netdev ping", "ibv_devinfo",
 	"re-probe"}}
 
 // only are rows that make test has under one kernel only, as time allows.
-var only = map[string]string{"upgrade": upgradeKernel, "HTTP in place": upgradeKernel}
+var only = map[string]string{"upgrade": upgradeKernel, "HTTP in place": upgradeKernel,
+	"AF_XDP for life": "6.12"}
 
 // runs reports whether a kernel runs a row.
 func runs(version, row string) bool {
@@ -151,7 +154,8 @@ func TestStockKernels(t *testing.T) {
 	need.TUN(t)
 	ctx := beforeLimit(t)
 	p := gather(t, ctx)
-	tab := newTable(slices.Concat(checks, outageRows(), identityChecks, functionRows()))
+	tab := newTable(slices.Concat(checks, outageRows(), identityChecks, functionRows(),
+		xdpDriverRows()))
 	slices.SortFunc(versions, func(a, b string) int { return place(a) - place(b) })
 	for _, v := range versions {
 		t.Run("linux-"+v, func(t *testing.T) {
@@ -159,6 +163,7 @@ func TestStockKernels(t *testing.T) {
 			testOutages(t, ctx, p, v, tab)
 			testIdentity(t, ctx, p, v, tab)
 			testFunctions(t, ctx, p, v, tab)
+			testXDPDrivers(t, ctx, p, v, tab)
 		})
 	}
 	t.Logf("what stock kernels say:\n%s", tab)

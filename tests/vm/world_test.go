@@ -64,6 +64,7 @@ func gather(t *testing.T, ctx context.Context) *machineParts {
 	build(t, "build", p.binary(), "../../cmd/rdma-netstack")
 	build(t, "test", p.uverbsTest(), "../../dv/uverbs")
 	build(t, "test", p.dvTest(), "../../dv")
+	build(t, "test", p.xdpTest(), "../../link/xdp")
 	p.verbsErr = compile(p.verbs(), "testdata/verbs.c")
 	return p
 }
@@ -82,6 +83,7 @@ func (p *machineParts) init() string       { return filepath.Join(p.dir, "init")
 func (p *machineParts) binary() string     { return filepath.Join(p.dir, "rdma-netstack") }
 func (p *machineParts) verbs() string      { return filepath.Join(p.dir, "verbs") }
 func (p *machineParts) dvTest() string     { return filepath.Join(p.dir, "dv.test") }
+func (p *machineParts) xdpTest() string    { return filepath.Join(p.dir, "xdp.test") }
 func (p *machineParts) uverbsTest() string { return filepath.Join(p.dir, "uverbs.test") }
 
 // build makes a static binary: a program ("build") or the tests of a package ("test"). It has no
@@ -138,7 +140,7 @@ func boot(t *testing.T, ctx context.Context, p *machineParts, version string, ni
 	initrd := filepath.Join(dir, "initrd")
 	files := map[string]string{
 		"/bin/rdma-netstack": p.binary(), "/bin/uverbs.test": p.uverbsTest(),
-		"/bin/dv.test":      p.dvTest(),
+		"/bin/dv.test": p.dvTest(), "/bin/xdp.test": p.xdpTest(),
 		"/etc/example.zone": "testdata/example.zone",
 	}
 	maps.Copy(files, p.files)

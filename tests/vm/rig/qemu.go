@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -85,6 +86,8 @@ type Machine struct {
 	// nil: none. The caller's.
 	Standby    *os.File
 	StandbyMAC net.HardwareAddr
+	// StandbyDevice is QEMU's name of the second netdev's device, with options; "": that of virtio.
+	StandbyDevice string
 
 	Log *Log // what the model logs, for error messages; nil: nothing
 }
@@ -115,7 +118,8 @@ func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 		const firstExtra = 3 // os/exec, Cmd.ExtraFiles
 		files = append(files, m.Standby)
 		args = append(args, "-netdev", fmt.Sprintf("tap,id=standby,fd=%d", firstExtra),
-			"-device", "virtio-net-pci,netdev=standby,romfile="+pairedWith(m.StandbyMAC))
+			"-device", cmp.Or(m.StandbyDevice, "virtio-net-pci")+",netdev=standby,romfile="+
+				pairedWith(m.StandbyMAC))
 	}
 	cmd := q.exec(ctx, args...)
 	cmd.ExtraFiles = files
