@@ -31,7 +31,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 	@skips=$$(mktemp); $(if $(SHORT),race=-short; export CGO_ENABLED=0,race=$$(tests/race.sh)); \
 	NEED_LOG=$$skips go test $$race $(TESTFLAGS) -p $$(($$(getconf _NPROCESSORS_ONLN) * 2)) \
 		$(LONGEST) $$(go list ./... | grep -vE '/tests(/vm)?$$') ./tests/vm; status=$$?; \
-	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire|TestGoBack|TestWorlds|TestNoPath|TestRest|TestRecoveryAfter|TestReordering|TestPause|TestShortPath|TestThreshold|TestCubicFraction' ./link/rdma/internal/tcpfix ./tests/conformance/roads ./tests/conformance/upstream || status=1; $(MAKE) --no-print-directory sim || status=1;) \
+	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire|TestGoBack|TestWorlds|TestNoPath|TestRest|TestRecoveryAfter|TestReordering|TestPause|TestShortPath|TestThreshold|TestCubicFraction|^TestKilled$$|^TestSuccessor$$' ./link/rdma/internal/tcpfix ./tests/conformance/roads ./tests/conformance/upstream ./link/xdp || status=1; $(MAKE) --no-print-directory sim || status=1;) \
 	for d in tests/bench/peers examples/grpc contrib/quic contrib/pion; do (cd $$d && CGO_ENABLED=0 go test $(TESTFLAGS) .) || status=1; done; \
 	(cd tests/e2e/unmodified && NEED_LOG=$$skips CGO_ENABLED=0 go test -short $(TESTFLAGS) .) || status=1; \
 	sort -u $$skips; rm -f $$skips; $(if $(SHORT),,tests/race.sh again;) exit $$status
