@@ -24,7 +24,7 @@ func aims() []aim {
 	linkApart := func(c *column) bool { return c.gvisorLink() && c.Group == groupApart }
 	fdApart := func(c *column) bool { return linkApart(c) && strings.HasPrefix(c.Name, "fd") }
 	list = append(list, clientAims("apart: ", "ours/tap-apart", kernelApart, fdApart, linkApart)...)
-	list = append(list, packetAims()...)
+	list = append(append(list, packetAims()...), xdpAims()...)
 	return append(list, []aim{
 		{what: "bulk on frames as on a wire, to server: twice gVisor's best", us: "ours/plain",
 			key: "up 1", peers: plainLink, factor: 2},
@@ -48,6 +48,25 @@ func packetAims() (list []aim) {
 	} {
 		list = append(list, aim{what: "packet sockets: " + a.what + ": gVisor's fdbased",
 			us: "packet", key: a.key, peers: (*column).onVeth, factor: 1})
+	}
+	return list
+}
+
+// xdpAims are those of AF_XDP beside packet sockets, on frames within the MTU: what it is to gain
+// where frames are small and come to the server, and what it may lose where they leave.
+func xdpAims() (list []aim) {
+	sockets := func(c *column) bool { return c.Name == "packet/plain" }
+	for _, a := range []struct {
+		what, key string
+		factor    float64
+	}{
+		{"CPU per HTTP request", "http cpu", 0.95}, {"CPU per DNS query", "dns cpu", 0.85},
+		{"bulk to server", "up 1", 1.2}, {"bulk from server", "down 1", 0.95},
+	} {
+		for _, us := range []string{"xsk", "xsk-rings"} {
+			list = append(list, aim{what: fmt.Sprintf("%s: %s: %v of packet sockets'", us, a.what,
+				a.factor), us: us, key: a.key, peers: sockets, factor: a.factor})
+		}
 	}
 	return list
 }
