@@ -186,6 +186,7 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	s.fields.report(s.log)
 	if cfg.Filter != nil {
 		cfg.Filter.LogTo(s.log)
+		cfg.Filter.Spare(func() []netip.Addr { return lifelinesOf(s) })
 	}
 	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp.stats = s.net.Stats().UDP
@@ -193,6 +194,17 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	s.handover = handover.New(&s.env, handoverLocal{s}, cfg.predecessor())
 	icmp.stack.Store(s)
 	return s, nil
+}
+
+// lifelinesOf returns the resolvers and the routers that this host lives on.
+func lifelinesOf(s *Stack) []netip.Addr {
+	all := s.names.dns.Servers()
+	for _, r := range s.net.GetRouteTable() {
+		if a, ok := netip.AddrFromSlice(r.Gateway.AsSlice()); ok {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // Netstack returns the gVisor stack underneath, for what this package has no method for. Endpoints

@@ -45,7 +45,8 @@ func showFilterCommand(out streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "show", Short: "rules, and how many packets each has decided",
 		Args: noWords,
 		Long: `Prints the prefixes that are denied and allowed, then the rules of each chain in the order in which
-they count, each with the packets that it has decided since the list was loaded.`,
+they count, each with the packets that it has decided since the list was loaded. Prefixes that were
+denied for a flood say how often that was so lately.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s stack.FilterStatus
 			if err := f.ask(cmd.Context(), "/filter", &s); err != nil {
@@ -67,6 +68,9 @@ func (f *lookFlags) printFilter(w io.Writer, s stack.FilterStatus) error {
 		if !e.Until.IsZero() {
 			until = "until " + e.Until.Local().Format(time.DateTime)
 		}
+		if e.Automatic {
+			until += fmt.Sprintf(", for a flood (%d)", e.Times)
+		}
 		fmt.Fprintf(t, "%s\t%d packets\t%s %s\n", e.Verdict, e.Packets, e.Prefix, until)
 	}
 	for _, c := range s.Chains {
@@ -75,6 +79,10 @@ func (f *lookFlags) printFilter(w io.Writer, s stack.FilterStatus) error {
 			fmt.Fprintf(t, "  rule %d\t%d packets\t%s\n", r.Number, r.Packets, r.Text)
 		}
 		fmt.Fprintf(t, "  policy\t%d packets\t%s\n", c.Packets, c.Policy)
+	}
+	if s.Sources > 0 || s.Denials > 0 {
+		fmt.Fprintf(t, "limits\t%d sources\t%d evicted; %d denied for floods, %d spared, "+
+			"%d without room\n", s.Sources, s.Evicted, s.Denials, s.Spared, s.Full)
 	}
 	if len(s.Entries)+len(s.Chains) == 0 {
 		fmt.Fprintln(t, "there are no rules: everything passes")

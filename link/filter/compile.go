@@ -14,6 +14,7 @@ type program struct {
 	v4, v6    sources
 	drops     bool     // some packet may be dropped
 	why       []string // by number of the rule, 0: the policy; for captures
+	meters    []int    // sizes of those that the rules need
 }
 
 // check holds what is left of a rule once the source address is known to match.
@@ -28,6 +29,10 @@ type check struct {
 	types   *byteSet
 	dst     *addressIndex // value 1: matches
 	limit   *rate
+	// of a limit by source
+	bySource *bySource
+	meter    int // its number
+	flags    *flagMatch
 }
 
 // condition names what a check looks at, or several of them.
@@ -40,6 +45,7 @@ const (
 	needProto
 	needDestination
 	needLimit
+	needFlags
 )
 
 // kind groups protocols that different rules are about, so that of rules about ports only those of
@@ -74,7 +80,8 @@ func (k kind) proto(family uint8) (proto uint8, ok bool) {
 func (c *check) mayMatch(family uint8, k kind) (may, always bool) {
 	proto, one := k.proto(family)
 	switch {
-	case one && c.protos != nil && !c.protos.has(proto), !one && c.needs&(needPorts|needType) != 0:
+	case one && c.protos != nil && !c.protos.has(proto),
+		!one && c.needs&(needPorts|needType|needFlags) != 0:
 		return false, false
 	case one:
 		return true, c.needs&^needProto == 0
@@ -99,9 +106,24 @@ const maxChecks = 1 << 24
 func compile(d Direction, c *chainText) (*program, error) {
 	p := &program{direction: d, policy: c.policy, drops: c.policy == Drop,
 		why: []string{fmt.Sprintf("the policy of the filter's chain %s drops it", d)}}
+	meters, remembered := map[string]int{}, 0
 	for i := range c.rules {
 		r := &c.rules[i]
-		p.rules = append(p.rules, newCheck(r, int32(i+1)))
+		k := newCheck(r, int32(i+1))
+		if r.bySource != nil {
+			n, known := meters[r.bySource.set]
+			if !known {
+				n = len(p.meters)
+				meters[r.bySource.set] = n
+				p.meters = append(p.meters, r.bySource.size)
+				if remembered += r.bySource.size; remembered > maxSources {
+					return nil, fmt.Errorf("line %d: limits by source would remember more than %d "+
+						"sources together: give their sets a smaller size", r.line, maxSources)
+				}
+			}
+			k.meter = n
+		}
+		p.rules = append(p.rules, k)
 		p.drops = p.drops || r.verdict == Drop
 		p.why = append(p.why, fmt.Sprintf("rule %d of the filter's chain %s drops it (line %d)",
 			i+1, d, r.line))
@@ -115,7 +137,11 @@ func compile(d Direction, c *chainText) (*program, error) {
 }
 
 func newCheck(r *rule, number int32) check {
-	c := check{verdict: r.verdict, protos: r.protos, types: r.types, limit: r.limit, number: number}
+	c := check{verdict: r.verdict, protos: r.protos, types: r.types, limit: r.limit, number: number,
+		bySource: r.bySource, flags: r.flags}
+	if r.flags != nil {
+		c.needs |= needFlags
+	}
 	if r.protos != nil {
 		c.needs |= needProto
 	}
@@ -309,7 +335,8 @@ func (r *check) matches(k *Packet, limits func(*check) bool) bool {
 		return true // mayMatch has seen the protocol
 	}
 	switch {
-	case r.needs&needProto != 0 && k.group == kindOther && (!k.known || !r.protos.has(k.proto)),
+	case r.needs&needFlags != 0 && (!k.hasFlags || k.flags&r.flags.mask != r.flags.value),
+		r.needs&needProto != 0 && k.group == kindOther && (!k.known || !r.protos.has(k.proto)),
 		r.needs&needType != 0 && (!k.typed || !r.types.has(k.kind)),
 		r.needs&needDestination != 0 && r.dst.find(k.dst) != 1,
 		r.needs&needLimit != 0 && (limits == nil || !limits(r)):

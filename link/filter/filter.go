@@ -19,6 +19,8 @@ type Filter struct {
 	made    time.Time
 	current atomic.Pointer[compiled] // nil: everything passes
 	flows   flows
+	denials denials
+	offload offload
 	loads   atomic.Uint64
 
 	mu      sync.Mutex // guards what follows, and changes of current
@@ -35,8 +37,11 @@ type Entry struct {
 	// Until tells when it ends; the zero time: it stays.
 	Until   time.Time `json:"until,omitzero"`
 	Packets uint64    `json:"packets"`
+	// Automatic says that the source kept up a flood, Times how often that had it denied lately.
+	Automatic bool `json:"automatic,omitempty"`
+	Times     int  `json:"times,omitempty"`
 
-	hits *atomic.Uint64
+	tally *tally
 }
 
 // The verdicts of an Entry.
@@ -52,6 +57,11 @@ type compiled struct {
 	chains  [directions]*program        // nil: the list has none
 	hits    [directions][]atomic.Uint64 // by number of the rule; 0: the policy
 	buckets [directions][]bucket        // likewise
+	meters  []*meter                    // by program.meters of input
+	// spans counts what rules of input have dropped by ranges of sources, by rule from 0; nil: not
+	// of that rule
+	spans   [][]tally
+	allowed []*Entry
 	entries []*Entry
 	special [2]*addressIndex // by family, 4 first; value n: entries[n-1]; nil: there are none
 	why     []string         // by entry
@@ -63,6 +73,9 @@ type compiled struct {
 func New(list *List, c clock.Clock) (*Filter, error) {
 	f := &Filter{clock: c, made: c.Now(), log: slog.New(slog.DiscardHandler)}
 	f.expiry = c.NewStopped(f.expire)
+	f.denials.timer = c.NewStopped(f.denyAsked)
+	f.denials.asked = make([]denial, 0, maxAsked)
+	f.denials.before = map[netip.Prefix]offence{}
 	if list == nil {
 		return f, nil
 	}
@@ -93,6 +106,12 @@ func (f *Filter) Load(list *List) error {
 			c.chains[d] = p
 			c.hits[d] = make([]atomic.Uint64, len(p.rules)+1)
 			c.buckets[d] = make([]bucket, len(p.rules)+1)
+			for _, size := range p.meters {
+				c.meters = append(c.meters, newMeter(size))
+			}
+			if d == Input {
+				c.spans = newSpans(list.chains[d].rules)
+			}
 		}
 	}
 	f.mu.Lock()
@@ -119,7 +138,7 @@ func (f *Filter) add(p netip.Prefix, verdict string, d time.Duration) error {
 	case d < 0:
 		return fmt.Errorf("%s for %v: want a time such as 10m, or none", p, d)
 	}
-	e := &Entry{Prefix: p.Masked(), Verdict: verdict, hits: new(atomic.Uint64)}
+	e := &Entry{Prefix: p.Masked(), Verdict: verdict, tally: new(tally)}
 	if d > 0 {
 		e.Until = f.clock.Now().Add(d)
 	}
@@ -145,6 +164,7 @@ func (f *Filter) Forget(p netip.Prefix) bool {
 		return false
 	}
 	f.republish()
+	delete(f.denials.before, p.Masked())
 	f.log.Info("the filter has a prefix ahead of its list no more", "prefix", p.Masked())
 	return true
 }
@@ -161,7 +181,8 @@ func (f *Filter) removeEntry(p netip.Prefix) bool {
 func (f *Filter) republish() {
 	c := &compiled{}
 	if now := f.current.Load(); now != nil {
-		*c = compiled{list: now.list, chains: now.chains, hits: now.hits, buckets: now.buckets}
+		*c = compiled{list: now.list, chains: now.chains, hits: now.hits, buckets: now.buckets,
+			meters: now.meters, spans: now.spans}
 	}
 	f.publish(c)
 }
@@ -173,7 +194,9 @@ func (f *Filter) publish(c *compiled) {
 	denies := false
 	for _, e := range c.entries {
 		c.why = append(c.why, fmt.Sprintf("%s is denied", e.Prefix))
-		denies = denies || e.Verdict == Denied
+		if denies = denies || e.Verdict == Denied; e.Verdict == Allowed {
+			c.allowed = append(c.allowed, e)
+		}
 	}
 	for d, p := range c.chains {
 		c.judges[d] = p != nil && (p.drops || len(p.rules) > 0)
@@ -186,6 +209,9 @@ func (f *Filter) publish(c *compiled) {
 	}
 	f.current.Store(c)
 	f.armExpiry()
+	if f.offload.awake.Load() { // what was dropped ahead of the filter may pass now
+		f.offload.callWake()
+	}
 }
 
 // armExpiry sets the timer to when the next entry ends. mu is held.
@@ -301,6 +327,7 @@ type Batch struct {
 	packet Packet
 	last   *atomic.Uint64 // n packets are to be added to it
 	n      uint64
+	drops  uint64 // by rules that may drop ahead of the filter
 }
 
 // Begin begins a batch of packets, up to End, which are judged by the list as it is now, and
@@ -339,10 +366,11 @@ func (b *Batch) Receive(ip []byte) string {
 	if len(c.entries) > 0 {
 		if n := c.entryOf(p); n > 0 {
 			e := c.entries[n-1]
-			b.count(e.hits)
+			b.count(&e.tally.n)
 			if e.Verdict == Allowed || b.f.lets(c, p, ip, false) {
 				return ""
 			}
+			b.f.offload.wakeUp()
 			return c.why[n-1]
 		}
 	}
@@ -350,7 +378,12 @@ func (b *Batch) Receive(ip []byte) string {
 	if in == nil {
 		return ""
 	}
-	v, n := in.judge(p, func(r *check) bool { return b.f.reaches(c, Input, r) })
+	v, n := in.judge(p, func(r *check) bool {
+		if r.bySource != nil {
+			return b.f.sourceReaches(c, r, p)
+		}
+		return b.f.reaches(c, Input, r)
+	})
 	b.count(&c.hits[Input][n])
 	if v == Accept {
 		if p.fragment {
@@ -360,6 +393,12 @@ func (b *Batch) Receive(ip []byte) string {
 	}
 	if b.f.lets(c, p, ip, n == 0) {
 		return ""
+	}
+	if n > 0 && c.spans[n-1] != nil {
+		if b.drops++; b.drops%sampledDrops == 0 {
+			c.tallySource(n, p, sampledDrops)
+			b.f.offload.wakeUp()
+		}
 	}
 	return in.why[n]
 }
@@ -416,13 +455,36 @@ func (f *Filter) reaches(c *compiled, d Direction, r *check) bool {
 	}
 }
 
+// sourceReaches does what reaches does for a limit that each source has of its own.
+func (f *Filter) sourceReaches(c *compiled, r *check, p *Packet) bool {
+	over := c.meters[r.meter].takePacket(p.src.prefixOf(p.family, r.bySource.bits), p.family, r,
+		int64(f.clock.Since(f.made)), &f.denials)
+	return over == r.limit.over
+}
+
 // Status describes what a filter does, and has done since its list was loaded.
 type Status struct {
-	Loads   uint64  `json:"loads"` // how often a list was loaded
-	Flows   int     `json:"flows"` // begun by this host, whose answers the list would drop
-	Entries []Entry `json:"entries,omitempty"`
-	Chains  []Chain `json:"chains,omitempty"`
-	Text    string  `json:"text,omitempty"` // of the list
+	Loads uint64 `json:"loads"` // how often a list was loaded
+	Flows int    `json:"flows"` // begun by this host, whose answers the list would drop
+	// Sources counts those that limits remember, Evicted those forgotten for want of room while
+	// they had used some of their limit.
+	Sources int    `json:"sources"`
+	Evicted uint64 `json:"evicted"`
+	// Denials counts sources that were denied for a flood, Spared the times that one was not as it
+	// is a resolver or router, and Full the times for want of room.
+	Denials uint64 `json:"denials"`
+	Spared  uint64 `json:"spared"`
+	Full    uint64 `json:"full"`
+	// Offloaded counts the rules at work ahead of the filter, in the NIC or in the filters of
+	// packet sockets, Waiting those that found no room there, OffloadDropped what they have
+	// dropped as far as it is counted there, and OffloadRefused the rules that were refused.
+	Offloaded      int     `json:"offloaded"`
+	Waiting        int     `json:"waiting"`
+	OffloadDropped uint64  `json:"offload_dropped"`
+	OffloadRefused uint64  `json:"offload_refused"`
+	Entries        []Entry `json:"entries,omitempty"`
+	Chains         []Chain `json:"chains,omitempty"`
+	Text           string  `json:"text,omitempty"` // of the list
 }
 
 // Chain describes the rules of one direction.
@@ -448,13 +510,21 @@ func (f *Filter) Status() (s Status) {
 		return s
 	}
 	s.Loads, s.Flows = f.loads.Load(), f.flows.count()
+	s.Denials, s.Spared = f.denials.total.Load(), f.denials.spared.Load()
+	s.Full = f.denials.full.Load()
+	s.Offloaded, s.Waiting = int(f.offload.rules.Load()), int(f.offload.waiting.Load())
+	s.OffloadDropped, s.OffloadRefused = f.offload.dropped.Load(), f.offload.refused.Load()
 	c := f.current.Load()
 	if c == nil {
 		return s
 	}
+	for _, m := range c.meters {
+		s.Sources += m.countSources()
+		s.Evicted += m.evicted.Load()
+	}
 	for _, e := range c.entries {
 		one := *e
-		one.Packets, one.hits = e.hits.Load(), nil
+		one.Packets, one.tally = e.tally.n.Load(), nil
 		s.Entries = append(s.Entries, one)
 	}
 	if c.list == nil {

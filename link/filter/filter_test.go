@@ -503,6 +503,9 @@ func FuzzParseFilter(f *testing.F) {
 	for range 20 {
 		f.Add(randomList(r, 10), randomPacket(r))
 	}
+	f.Add(limited, syn("198.51.100.1"))
+	f.Add("chain input { meter m size 9 { ip saddr and 255.0.0.0 limit rate 1/minute } accept; }",
+		syn("198.51.100.1"))
 	f.Add("define a = { 1.2.3.4 }\nset b { elements = { $a } }\nchain input { ip saddr @b drop }",
 		packet("1.2.3.4", "1.2.3.5", protoUDP, 0, 1, 2))
 	f.Fuzz(func(t *testing.T, text string, ip []byte) {

@@ -68,7 +68,12 @@ type rule struct {
 	dport    *portSet
 	types    *byteSet // of ICMP
 	limit    *rate
+	bySource *bySource // of the limit; nil: the rule has one as a whole
+	flags    *flagMatch
 }
+
+// flagMatch holds a condition on the flags of a TCP segment: those of mask are those of value.
+type flagMatch struct{ value, mask uint8 }
 
 // address holds an IP address as two words; those of IPv4 are in the low 32 bits of the first.
 type address struct{ hi, lo uint64 }
@@ -266,7 +271,8 @@ func (r *rule) matches(p *Packet) bool {
 		r.protos != nil && (!p.known || !r.protos.has(p.proto)),
 		r.sport != nil && (!p.ports || !r.sport.has(p.sport)),
 		r.dport != nil && (!p.ports || !r.dport.has(p.dport)),
-		r.types != nil && (!p.typed || !r.types.has(p.kind)):
+		r.types != nil && (!p.typed || !r.types.has(p.kind)),
+		r.flags != nil && (!p.hasFlags || p.flags&r.flags.mask != r.flags.value):
 		return false
 	}
 	return true

@@ -227,3 +227,10 @@ func TestSameAsNftables(t *testing.T) {
 		t.Errorf("of %d packets %d are dropped, %d are fragments", n, dropped, fragments)
 	}
 }
+
+// TestLimitsAreNftables makes nft load limits by source and what denies behind them.
+func TestLimitsAreNftables(t *testing.T) {
+	k := newKernelFilter(t)
+	k.load(limited)
+	k.load(strings.ReplaceAll(limited, "update @flood6", "meter each size 1000"))
+}

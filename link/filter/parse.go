@@ -70,6 +70,8 @@ type parser struct {
 	tokens  []token
 	at      int
 	defined map[string][]token // by name with $ or @: elements
+	dynamic map[string]*dynamicSet
+	chain   Direction // at hand
 	list    *List
 }
 
@@ -79,13 +81,14 @@ func Parse(text string) (*List, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{tokens: tokens, defined: map[string][]token{}, list: &List{Text: text}}
+	p := &parser{tokens: tokens, defined: map[string][]token{},
+		dynamic: map[string]*dynamicSet{}, list: &List{Text: text}}
 	for p.skipEnds(); p.at < len(p.tokens); p.skipEnds() {
 		if err := p.readTop(); err != nil {
 			return nil, err
 		}
 	}
-	return p.list, nil
+	return p.list, p.checkDynamic()
 }
 
 // peek returns the token at hand; past the last one it is empty.
@@ -220,16 +223,22 @@ func (p *parser) readSet(name string) error {
 		all, err := p.readElements()
 		p.defined[name] = append(p.defined[name], all...)
 		return err
-	case p.is("type"), p.is("flags"), p.is("auto-merge"), p.is("comment"):
+	case p.take("size"):
+		return p.readSize(name)
+	case p.is("type"), p.is("flags"), p.is("auto-merge"), p.is("comment"), p.is("timeout"),
+		p.is("gc-interval"):
 		if p.defined[name] == nil {
 			p.defined[name] = []token{}
+		}
+		if p.take("flags") {
+			p.readFlags(name)
 		}
 		for !p.atEnd() {
 			p.next()
 		}
 		return nil
 	}
-	return p.wrong("a set has type, flags, auto-merge and elements = { ... }")
+	return p.wrong("a set has type, flags, size, timeout, auto-merge and elements = { ... }")
 }
 
 // readChain reads a chain from its name on.
@@ -246,7 +255,7 @@ func (p *parser) readChain() error {
 	if c.given {
 		return p.wrong(fmt.Sprintf("there are two chains %s: join them", d))
 	}
-	c.given = true
+	c.given, p.chain = true, d
 	return p.readBlock(func() error {
 		switch {
 		case p.take("type"):
@@ -288,7 +297,8 @@ func (p *parser) readVerdict() (Verdict, error) {
 // refused says of words of nft's that are not known here what to write.
 var refused = map[string]string{
 	"ct": "connections are not tracked: answers to what this host has begun pass by " +
-		"themselves, so leave such rules out",
+		"themselves, so leave such rules out; new connections are tcp flags syn / " +
+		"fin,syn,rst,ack",
 	"iif": "there is one interface: leave it out", "oif": "there is one interface: leave it out",
 	"iifname": "there is one interface: leave it out",
 	"oifname": "there is one interface: leave it out",
@@ -311,6 +321,9 @@ func (p *parser) readRule() (rule, error) {
 	v, err := p.readVerdict()
 	if err != nil {
 		return r, err
+	}
+	if r.bySource != nil && r.bySource.deny != 0 && v != Drop {
+		return r, p.wrong("a rule that denies sources drops their packets")
 	}
 	r.verdict = v
 	if p.take("comment") {
@@ -343,7 +356,8 @@ func joinTokens(all []token) string {
 }
 
 const conditions = "want ip saddr, ip daddr, ip6 saddr, ip6 daddr, tcp or udp sport or dport, th " +
-	"dport, meta l4proto, meta nfproto, icmp type, icmpv6 type, limit rate, accept or drop"
+	"dport, tcp flags, meta l4proto, meta nfproto, icmp type, icmpv6 type, limit rate, update, " +
+	"accept or drop"
 
 // readCondition reads one condition.
 func (p *parser) readCondition(r *rule) error {
@@ -364,6 +378,12 @@ func (p *parser) readCondition(r *rule) error {
 	case p.take("ip6"):
 		return p.readAddresses(r, 6)
 	case p.take("tcp"):
+		if p.take("flags") {
+			if err := p.onlyProtocol(r, protoTCP); err != nil {
+				return err
+			}
+			return p.readTCPFlags(r)
+		}
 		return p.readPorts(r, protoTCP)
 	case p.take("udp"):
 		return p.readPorts(r, protoUDP)
@@ -383,6 +403,10 @@ func (p *parser) readCondition(r *rule) error {
 		return p.wrong("of meta there are l4proto and nfproto")
 	case p.take("limit"):
 		return p.readLimit(r)
+	case p.take("update"), p.take("add"):
+		return p.readDynamic(r, false)
+	case p.take("meter"):
+		return p.readDynamic(r, true)
 	}
 	return p.wrong(conditions)
 }
@@ -420,7 +444,21 @@ func (p *parser) readAddresses(r *rule, family uint8) error {
 	if *into != nil {
 		return p.wrong("the rule has such a condition already: write one set")
 	}
+	masked := p.is("and") || p.is("&")
+	if masked && into == &r.src { // as sources of dynamic sets have
+		if _, err := p.readMask(family, map[uint8]int{4: 32, 6: 128}[family]); err != nil {
+			return err
+		}
+	}
 	not := p.take("!=")
+	if s := p.dynamic[p.peek().text]; s != nil && s.dynamic && into == &r.src {
+		s.used = p.next() // its sources are judged ahead of the list
+		*into = newAddressSet(family, nil, not)
+		return nil
+	}
+	if masked {
+		return p.wrong("behind a mask want a dynamic set")
+	}
 	all, err := p.readElements()
 	if err != nil {
 		return err
@@ -549,9 +587,7 @@ func (p *parser) expand(t token) ([]token, error) {
 func (p *parser) readPorts(r *rule, proto uint8) error {
 	switch {
 	case proto != 0:
-		only := new(byteSet)
-		only.add(proto, proto)
-		if err := p.setProtocols(r, only); err != nil {
+		if err := p.onlyProtocol(r, proto); err != nil {
 			return err
 		}
 	case r.protos == nil || !onlyPorts(r.protos):
@@ -588,9 +624,7 @@ func (p *parser) readTypes(r *rule, family, proto uint8, names map[string]int) e
 	if err := p.setFamily(r, family); err != nil {
 		return err
 	}
-	only := new(byteSet)
-	only.add(proto, proto)
-	if err := p.setProtocols(r, only); err != nil {
+	if err := p.onlyProtocol(r, proto); err != nil {
 		return err
 	}
 	if !p.take("type") {
@@ -602,6 +636,13 @@ func (p *parser) readTypes(r *rule, family, proto uint8, names map[string]int) e
 	set, err := p.readBytes(names)
 	r.types = set
 	return err
+}
+
+// onlyProtocol narrows a rule to one protocol.
+func (p *parser) onlyProtocol(r *rule, proto uint8) error {
+	only := new(byteSet)
+	only.add(proto, proto)
+	return p.setProtocols(r, only)
 }
 
 func (p *parser) readProtocols(r *rule) error {

@@ -152,6 +152,15 @@ func (f *flows) has(k flow, now uint32, flags uint8) bool {
 	return true
 }
 
+// remembers reports whether a flow is remembered.
+func (f *flows) remembers(k flow, now uint32) bool {
+	s := &f.shards[shardOf(&k)]
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	known := s.all[k]
+	return known != nil && now-known.seen.Load() <= k.idle(known)
+}
+
 // count returns how many flows are remembered, those that are over included.
 func (f *flows) count() (n int) {
 	for i := range f.shards {
@@ -235,6 +244,10 @@ func (f *Filter) noteSent(c *compiled, p *Packet) {
 	}
 	answer := p.reversed()
 	if v, _ := c.received(&answer); v == Drop {
-		f.flows.note(receivedFlow(&answer), f.now(), true)
+		k := receivedFlow(&answer)
+		f.flows.note(k, f.now(), true)
+		if p.proto == protoTCP && p.sport < firstDialPort {
+			f.noteBound(k)
+		}
 	}
 }

@@ -36,10 +36,13 @@ func (p *page) filterRules(s stack.FilterStatus) {
 // filter writes what the packet filter has decided.
 func (p *page) filter(s stack.FilterStatus) {
 	p.filterRules(s)
-	count, packets := map[string]uint64{}, map[string]uint64{}
+	count, packets, automatic := map[string]uint64{}, map[string]uint64{}, uint64(0)
 	for _, e := range s.Entries {
 		count[e.Verdict]++
 		packets[e.Verdict] += e.Packets
+		if e.Automatic {
+			automatic++
+		}
 	}
 	p.family(gauge, "filter_prefixes", "Prefixes that are denied or allowed ahead of the list.",
 		of(count["deny"], "verdict", "deny"), of(count["allow"], "verdict", "allow"))
@@ -48,6 +51,16 @@ func (p *page) filter(s stack.FilterStatus) {
 	p.family(gauge, "filter_flows",
 		"Flows begun by this host whose answers the list would drop.", of(uint64(s.Flows)))
 	p.family(counter, "filter_loads_total", "Times that a list was loaded.", of(s.Loads))
+	p.family(gauge, "filter_sources", "Sources that limits by source remember.",
+		of(uint64(s.Sources)))
+	p.family(counter, "filter_sources_evicted_total", "Sources forgotten for want of room while "+
+		"they had used some of their limit, since the list was loaded.", of(s.Evicted))
+	p.family(gauge, "filter_denied_sources", "Sources that are denied for a flood.", of(automatic))
+	p.family(counter, "filter_denials_total", "Sources that were denied for a flood.",
+		of(s.Denials))
+	p.family(counter, "filter_denials_refused_total",
+		"Sources that kept up a flood and were not denied.",
+		of(s.Spared, "reason", "spared"), of(s.Full, "reason", "full"))
 }
 
 func verdictOf(drops bool) string {
