@@ -369,6 +369,9 @@ func (d *Device) steerByPort() error {
 	if err := d.classTargets(); err != nil {
 		return err
 	}
+	if err := d.stepForDrops(); err != nil {
+		return err
+	}
 	if err := d.cleanup.runStep("rules by port", func() error { return nil },
 		d.hashed.closePorts); err != nil {
 		return err
@@ -488,6 +491,9 @@ func (d *Device) Rules() []RuleInfo {
 		hits := r.countHits()
 		info.Packets, info.Bytes = hits.Packets, hits.Bytes
 		list = append(list, info)
+	}
+	for e := h.drops.Front(); e != nil; e = e.Next() {
+		list = append(list, e.Value.(*Drop).describeDrop())
 	}
 	slices.SortStableFunc(list, func(a, b RuleInfo) int {
 		return int(a.Priority) - int(b.Priority)

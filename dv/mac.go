@@ -102,6 +102,9 @@ func (d *Device) SetMAC(mac net.HardwareAddr) error {
 		d.mac.Store(&before)
 		return fmt.Errorf("change the MAC of %s from %v to %v: %w", d.Name(), before, mac, err)
 	}
+	if !d.config.HostMode {
+		d.moveDrops(h)
+	}
 	return d.relistMAC(before)
 }
 

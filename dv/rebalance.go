@@ -19,6 +19,7 @@ type hashed struct {
 	targets  []*uverbs.QP
 	rules    []*uverbs.Flow // of the classes, in their order; none in host mode
 	byPort   list.List      // of *Rule in host mode, in order of addition
+	drops    list.List      // of *Drop, in order of addition
 	priority uint16         // of the first class
 
 	rest         *uverbs.QP   // the target of all other frames, see classOther
@@ -169,6 +170,9 @@ func (d *Device) Rebalance(weights []int) error {
 	}
 	if err := take(); err != nil {
 		return errors.Join(fmt.Errorf("rebalance %s: %w", d.Name(), err), next.closeTargets())
+	}
+	if d.config.HostMode {
+		d.moveDrops(next)
 	}
 	h.retired = &hashed{table: h.table, targets: h.targets, rules: h.rules}
 	h.table, h.targets, h.rules, h.priority = next.table, next.targets, next.rules, next.priority

@@ -1,8 +1,11 @@
 package dv
 
 import (
+	"container/list"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -133,6 +136,9 @@ func (d *Device) createSteering() error {
 		return err
 	}
 	d.hashed.rest = other
+	if err := d.stepForDrops(); err != nil {
+		return err
+	}
 	claim := func() error { return d.hashed.claimMAC(d, firstPriority, otherPriority) }
 	if d.config.TakesOver {
 		claim = func() error { return nil }
@@ -146,6 +152,11 @@ func (d *Device) createSteering() error {
 		}
 	}
 	return nil
+}
+
+// stepForDrops has the rules of AddDrop end before the targets do.
+func (d *Device) stepForDrops() error {
+	return d.cleanup.runStep("rules that drop", func() error { return nil }, d.hashed.closeDrops)
 }
 
 // explainClaimed makes the kernel's EEXIST about a unicast rule a sentence.
@@ -246,4 +257,257 @@ func (d *Device) addGroup(g group, qp *uverbs.QP) error {
 		"device", d.Name(), "frames", g.name)
 	rule.DontTrap = false
 	return d.addRule(g.name, qp, rule)
+}
+
+// DropRule says which of our frames the device is to drop: TCP or UDP from a prefix to ports. With
+// Config.HostMode To is needed, as the rule would else drop Linux's frames. Values may be compared.
+type DropRule struct {
+	From  netip.Prefix
+	Proto uint8 // 6 (TCP) or 17 (UDP)
+	// Port has those bits of the destination port that Mask has set, the first ones.
+	Port, Mask uint16
+	To         netip.Addr // the destination; the zero Addr: any of our MAC
+}
+
+// String says which frames these are.
+func (r DropRule) String() string {
+	proto := "TCP"
+	if r.Proto == protoUDP {
+		proto = "UDP"
+	}
+	to := ""
+	if r.To.IsValid() {
+		to = fmt.Sprintf(" of %v", r.To)
+	}
+	first, last := int(r.Port), int(r.Port|^r.Mask)
+	switch {
+	case first == last:
+		return fmt.Sprintf("%s from %v to port %d%s", proto, r.From, first, to)
+	case r.Mask == 0:
+		return fmt.Sprintf("%s from %v", proto, r.From)
+	}
+	return fmt.Sprintf("%s from %v to ports %d to %d%s", proto, r.From, first, last, to)
+}
+
+// Validate says in one sentence what is wrong with r, or nil.
+func (r DropRule) Validate() error {
+	switch {
+	case r.Proto != protoTCP && r.Proto != protoUDP:
+		return errorOfKind(ErrConfig, "drop %v: only TCP (6) and UDP (17) have ports", r)
+	case !r.From.IsValid() || r.From != r.From.Masked() || r.From.Addr().Is4In6():
+		return errorOfKind(ErrConfig, "drop %v: give a prefix, such as 192.0.2.0/24", r)
+	case r.Port&^r.Mask != 0:
+		return errorOfKind(ErrConfig, "drop %v: the port has bits outside of its mask", r)
+	case r.To.IsValid() && (r.To.Is4In6() || r.To.Zone() != "" ||
+		r.To.Is4() != r.From.Addr().Is4()):
+		return errorOfKind(ErrConfig, "drop %v: both addresses are of one version of IP", r)
+	}
+	return nil
+}
+
+// Drop is a DropRule at work. It ends with Close, with its device or with the process.
+type Drop struct {
+	d    *Device
+	rule DropRule
+
+	// guarded by d.hashed.mu
+	place  *list.Element // in d.hashed.drops; nil: closed
+	flow   *uverbs.Flow  // nil: closed, or lost by a change of targets
+	counts *uverbs.Counters
+	past   Hits // of rules that this one replaced
+}
+
+// Priorities of rules that drop: ahead of all that lead their frames to us, and in host mode behind
+// those that leave frames to Linux. Within one priority their order is not known, so that frames
+// pass while a process takes over or queues change. What passes is to be dropped by who gets it.
+const (
+	dropPriority     = takeOverPriority
+	dropPriorityHost = uint16(PriorityHandOver)
+)
+
+// AddDrop has the device drop the frames of r, from now on. Frames of Linux are not touched: the
+// rule has our MAC, or with Config.HostMode an address and port that a rule of AddRule leads here.
+// unix.ENOSPC, ENOMEM, EOPNOTSUPP: the device has no room, or no such rules.
+func (d *Device) AddDrop(r DropRule) (*Drop, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	if d.config.HostMode && (!r.To.IsValid() || r.Mask != 1<<16-1) {
+		return nil, errorOfKind(ErrConfig, "drop %v: in host mode give one address and port", r)
+	}
+	h := &d.hashed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := d.Err(); err != nil {
+		return nil, err
+	}
+	drop := &Drop{d: d, rule: r}
+	if err := drop.installDrop(h); err != nil {
+		return nil, err
+	}
+	drop.place = h.drops.PushBack(drop)
+	return drop, nil
+}
+
+// installDrop makes the kernel's rule, with counters if the device and the kernel have them. The
+// lock is held.
+func (x *Drop) installDrop(h *hashed) error {
+	d, attr, target := x.d, x.d.dropAttr(x.rule), h.rest
+	if d.config.HostMode {
+		target = h.targets[0] // which gets nothing
+	}
+	counts, err := d.context.CreateCounters()
+	if err == nil {
+		counted := attr
+		counted.Specs = append(slices.Clip(attr.Specs), uverbs.Count(counts))
+		if x.flow, err = target.CreateFlow(counted); err == nil {
+			x.counts = counts
+			return nil
+		}
+		_ = counts.Close() // what follows says more
+		if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("drop %v: %w", x.rule, err)
+		}
+	}
+	if x.flow, err = target.CreateFlow(attr); err != nil {
+		return fmt.Errorf("drop %v: %w", x.rule, err)
+	}
+	return nil
+}
+
+// dropAttr returns the kernel's rule. It has no tag: an equal one of the process that this one
+// takes over from is the same rule.
+func (d *Device) dropAttr(r DropRule) uverbs.FlowAttr {
+	ports := uverbs.PortMatch{Dst: r.Port, DstMask: r.Mask}
+	proto := ports.TCP()
+	if r.Proto == protoUDP {
+		proto = ports.UDP()
+	}
+	a := uverbs.FlowAttr{Priority: dropPriority, Port: d.port}
+	dst := d.unicastMatch()
+	if d.config.HostMode {
+		a.Priority, dst = dropPriorityHost, d.anyUnicast()
+	}
+	a.Specs = []uverbs.FlowSpec{dst.Spec(), dropAddresses(r), proto, uverbs.Drop()}
+	return a
+}
+
+// dropAddresses matches the addresses of r.
+func dropAddresses(r DropRule) uverbs.FlowSpec {
+	if r.From.Addr().Is4() {
+		m := uverbs.IPv4Match{Src: r.From.Addr().As4()}
+		setBits(m.SrcMask[:], r.From.Bits())
+		if r.To.IsValid() {
+			m.Dst = r.To.As4()
+			setBits(m.DstMask[:], r.To.BitLen())
+		}
+		return m.Spec()
+	}
+	m := uverbs.IPv6Match{Src: r.From.Addr().As16()}
+	setBits(m.SrcMask[:], r.From.Bits())
+	if r.To.IsValid() {
+		m.Dst = r.To.As16()
+		setBits(m.DstMask[:], r.To.BitLen())
+	}
+	return m.Spec()
+}
+
+// setBits sets the first bits of a mask.
+func setBits(mask []byte, bits int) {
+	for i := range bits {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+}
+
+// Counted returns what the device has dropped by the rule; ok is false if it does not count.
+func (x *Drop) Counted() (n Hits, ok bool) {
+	h := &x.d.hashed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return x.countDropped()
+}
+
+// countDropped does what Counted does, with the lock held.
+func (x *Drop) countDropped() (n Hits, ok bool) {
+	n = x.past
+	if x.counts == nil {
+		return n, false
+	}
+	packets, bytes, err := x.counts.Read()
+	return Hits{n.Packets + packets, n.Bytes + bytes}, err == nil
+}
+
+// describeDrop returns what Rules tells of the rule. The lock is held.
+func (x *Drop) describeDrop() RuleInfo {
+	hits, counted := x.countDropped()
+	info := RuleInfo{Priority: dropPriority, Match: x.d.describeMatch(x.rule.String()),
+		To: "nobody (dropped)", Counted: counted, Packets: hits.Packets, Bytes: hits.Bytes}
+	if x.d.config.HostMode {
+		info.Priority, info.Match = dropPriorityHost, x.d.describeAny(x.rule.String())
+	}
+	return info
+}
+
+// Close ends the rule: its frames come to us again. Closing again does nothing.
+func (x *Drop) Close() error {
+	h := &x.d.hashed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if x.place != nil {
+		h.drops.Remove(x.place)
+		x.place = nil
+	}
+	err := x.removeDrop()
+	if errors.Is(x.d.Err(), ErrFailed) {
+		return nil // it went with the device
+	}
+	return err
+}
+
+// removeDrop takes the kernel's rule back. The lock is held.
+func (x *Drop) removeDrop() error {
+	if x.flow == nil {
+		return nil
+	}
+	if n, ok := x.countDropped(); ok { // while the counters are bound to the rule
+		x.past = n
+	}
+	err := x.flow.Close()
+	x.flow = nil
+	if x.counts != nil {
+		err = errors.Join(err, x.counts.Close())
+		x.counts = nil
+	}
+	if err != nil {
+		return fmt.Errorf("drop %v no more: %w", x.rule, err)
+	}
+	return nil
+}
+
+// moveDrops makes the rules anew, at the targets of h and for the MAC of now. A rule that cannot be
+// is left out: its frames come to us. The lock is held.
+func (d *Device) moveDrops(h *hashed) {
+	var errs []error
+	for e := d.hashed.drops.Front(); e != nil; e = e.Next() {
+		x := e.Value.(*Drop)
+		errs = append(errs, x.removeDrop(), x.installDrop(h))
+	}
+	if err := errors.Join(errs...); err != nil {
+		d.log.Warn("some sources are dropped by the process and not by the device any more",
+			"device", d.Name(), "error", err)
+	}
+}
+
+// closeDrops ends all rules.
+func (h *hashed) closeDrops() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for e := h.drops.Front(); e != nil; e = h.drops.Front() {
+		x := e.Value.(*Drop)
+		h.drops.Remove(e)
+		x.place = nil
+		errs = append(errs, x.removeDrop())
+	}
+	return errors.Join(errs...)
 }

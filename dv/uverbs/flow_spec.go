@@ -102,6 +102,13 @@ func Tag(id uint32) FlowSpec {
 	return s
 }
 
+// Drop makes the device drop matching frames. The rule's queue pair gets none of them.
+func Drop() FlowSpec {
+	const n = 8
+	return FlowSpec{raw: bytesOf(FlowSpecActionDrop{Hdr: FlowSpecHdr{Type: FlowSpecTypeActionDrop,
+		Size: n}})}
+}
+
 // Count makes c count the matching frames and their bytes.
 func Count(c *Counters) FlowSpec {
 	const n = 16

@@ -54,6 +54,7 @@ func TestFlowSpecBytes(t *testing.T) {
 		{"is udp", PortMatch{}.UDP(), "41000000 10000000 00000000 00000000"},
 		{"inner udp", PortMatch{}.UDP().Inner(), "41010000 10000000 00000000 00000000"},
 		{"tag", Tag(0xabcdef), "00100000 10000000 efcdab00 00000000"},
+		{"drop", Drop(), "01100000 08000000"},
 		{"count", Count(&Counters{object{handle: 3}}), "03100000 10000000 03000000 00000000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -79,6 +80,25 @@ func TestFlowHeader(t *testing.T) {
 	must[*Flow](t)(f.rss.CreateFlow(FlowAttr{Type: FlowAllDefault}))
 	same(t, "no conditions", f.k.last("CREATE_FLOW").in[0], []byte{0, 0, 0, 0, h, 0, 0, 0, 1, 0, 0,
 		0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0})
+}
+
+// TestDropFlow: a rule that drops what comes to a MAC from a prefix, and counts it, as one command.
+func TestDropFlow(t *testing.T) {
+	f := newFixture(t)
+	must[*Flow](t)(f.rss.CreateFlow(FlowAttr{Specs: []FlowSpec{
+		EthMatch{Dst: [6]byte{2, 0, 0, 0, 0, 1}, DstMask: ExactMAC}.Spec(),
+		IPv4Match{Src: [4]byte{203, 0, 113, 0}, SrcMask: [4]byte{255, 255, 255, 0}}.Spec(),
+		PortMatch{DstMask: 0x8000}.TCP(), Drop(), Count(f.counters)}}))
+	c := f.k.last("CREATE_FLOW")
+	same(t, "header", c.in[0][:24], []byte{0, 0, 0, 0, byte(f.rss.Handle()), 0, 0, 0, 0, 0, 0, 0,
+		112, 0, 0, 0, 5, 0, 0, 1, 0, 0, 0, 0})
+	want := vec(t, `20000000 28000000 02000000 00010000 00000000 00000000 ffffffff ffff0000 00000000 00000000
+		30000000 20000000 cb007100 00000000 00000000 ffffff00 00000000 00000000
+		40000000 10000000 00000000 80000000
+		01100000 08000000
+		03100000 10000000 00000000 00000000`)
+	want[len(want)-8] = byte(f.counters.Handle())
+	same(t, "specifications", c.in[0][24:], want)
 }
 
 // TestFlowCounters: the driver's part points to a table of counts and their indexes.
