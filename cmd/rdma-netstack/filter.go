@@ -46,7 +46,8 @@ func showFilterCommand(out streams) *cobra.Command {
 		Args: noWords,
 		Long: `Prints the prefixes that are denied and allowed, then the rules of each chain in the order in which
 they count, each with the packets that it has decided since the list was loaded. Prefixes that were
-denied for a flood say how often that was so lately.`,
+denied for a flood say how often that was so lately; ahead says what the NIC or packet sockets drop in
+place of the filter.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s stack.FilterStatus
 			if err := f.ask(cmd.Context(), "/filter", &s); err != nil {
@@ -79,6 +80,10 @@ func (f *lookFlags) printFilter(w io.Writer, s stack.FilterStatus) error {
 			fmt.Fprintf(t, "  rule %d\t%d packets\t%s\n", r.Number, r.Packets, r.Text)
 		}
 		fmt.Fprintf(t, "  policy\t%d packets\t%s\n", c.Packets, c.Policy)
+	}
+	if s.Offloaded+s.Waiting > 0 || s.OffloadDropped+s.OffloadRefused > 0 {
+		fmt.Fprintf(t, "ahead\t%d packets\t%d rules in the NIC or the sockets, %d without room; "+
+			"%d refused\n", s.OffloadDropped, s.Offloaded, s.Waiting, s.OffloadRefused)
 	}
 	if s.Sources > 0 || s.Denials > 0 {
 		fmt.Fprintf(t, "limits\t%d sources\t%d evicted; %d denied for floods, %d spared, "+

@@ -18,7 +18,8 @@ type groups struct {
 	mu     sync.Mutex
 	joined [][6]byte // guarded by mu, as is all
 	all    bool
-	muted  bool // nothing passes
+	muted  bool              // nothing passes
+	drops  []unix.SockFilter // what comes ahead of the program, see sourceFilter
 
 	program []unix.SockFilter // that all sockets have; nil if that is not known
 }
@@ -91,6 +92,7 @@ func (p *Port) attachFilters(joined [][6]byte, all bool) error {
 	if p.cfg.Host {
 		program = p.ports.Load().classicFilter()
 	}
+	program = slices.Concat(p.groups.drops, program)
 	if p.groups.muted {
 		program = rejectAll()
 	}

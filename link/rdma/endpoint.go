@@ -87,6 +87,7 @@ type Endpoint struct {
 	// knows which segments to let in when too many wait
 	admission *admission
 	rules     *hostRules
+	offload   *offload
 
 	// Read for each packet or batch, without a lock.
 	queues     atomic.Pointer[current]       // written with switching held
@@ -173,6 +174,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	if csum && !opts.NoSegmentation {
 		e.gsoMax = uint32(min(maxTSO, gsoMaxSize))
 	}
+	e.offload = newOffload(e)
 	return e, nil
 }
 
@@ -425,6 +427,7 @@ func (e *Endpoint) SetOnCloseAction(f func()) {
 // inside a delivery. The device stays open.
 func (e *Endpoint) Close() {
 	e.closed.Store(true)
+	e.offload.close()
 	e.rules.close()
 	e.mu.Lock()
 	e.detach()

@@ -148,6 +148,7 @@ func (e *Endpoint) RemoveRule(r dv.HostRule) error {
 	}
 	h.list.Remove(have.place)
 	delete(h.of, have.HostRule)
+	e.offload.endTo(have.HostRule)
 	return have.remove()
 }
 

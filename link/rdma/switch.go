@@ -70,6 +70,7 @@ func (e *Endpoint) switchTo(next backend) error {
 	rules := e.rules.switchTo(next, func() {
 		e.queues.Store(&current{next, next.OutOfBuffer()})
 	})
+	e.offload.leaveUnused(next)
 	e.FollowMTU()
 	for i, s := range e.tx {
 		s.swap(next.txQueue(i%next.NumTx()), sendKindOf(next))

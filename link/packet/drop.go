@@ -1,0 +1,19 @@
+package packet
+
+import "net/netip"
+
+// SourceDrop says which frames the kernel is to drop before a socket has them: TCP or UDP from a
+// prefix to ports. Frames of Linux are not touched. Values may be compared.
+type SourceDrop struct {
+	From  netip.Prefix
+	Proto uint8 // 6 (TCP) or 17 (UDP)
+	// Port has the bits of the destination port that Mask has set.
+	Port, Mask uint16
+}
+
+// SourceDropper is an [Interface] whose kernel can drop frames by their source: a [*Port] is one.
+type SourceDropper interface {
+	// DropSources makes the kernel drop the first n of these, for which it has room, in place of
+	// those of the call before. They are not counted.
+	DropSources(all []SourceDrop) (n int, err error)
+}
