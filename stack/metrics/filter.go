@@ -59,7 +59,8 @@ func (p *page) filter(s stack.FilterStatus) {
 	p.family(counter, "filter_denials_total", "Sources that were denied for a flood.",
 		of(s.Denials))
 	p.family(gauge, "filter_offloaded_rules",
-		"Rules that drop ahead of the filter, in the NIC or in packet sockets.", of(uint64(s.Offloaded)))
+		"Rules that drop ahead of the filter, in the NIC or in packet sockets.",
+		of(uint64(s.Offloaded)))
 	p.family(gauge, "filter_offload_waiting", "Rules that found no room there: the filter drops "+
 		"their packets.", of(uint64(s.Waiting)))
 	p.family(counter, "filter_offload_dropped_total", "Packets that the NIC has dropped by these "+
