@@ -146,7 +146,8 @@ func (c *CQE) QPN() uint32 { return binary.BigEndian.Uint32(c[0x38:0x3c]) & 0xff
 // SendOpcode returns the opcode of the send WQE that completed.
 func (c *CQE) SendOpcode() Opcode { return Opcode(c[0x38]) }
 
-// Signature is not to be checked.
+// Signature returns the exclusive or of all other bytes but the last where the device writes one,
+// which it does in error CQEs. It is not to be checked.
 func (c *CQE) Signature() uint8 { return c[0x3e] }
 
 // Syndrome returns the cause in an error CQE.

@@ -79,3 +79,12 @@ func (e *ErrorCQE) Put(b []byte) {
 			e.Syndrome))
 	put64(c[0x38:], uint64(e.Opcode)<<56|uint64(e.QPN)<<32|uint64(e.Counter)<<16|uint64(e.OpOwn))
 }
+
+// SignCQE writes the signature, which devices write into error CQEs: the exclusive or of all other
+// bytes but the last.
+func SignCQE(c *[CQESize]byte) {
+	c[0x3e] = 0
+	for _, x := range c[:0x3e] {
+		c[0x3e] ^= x
+	}
+}
