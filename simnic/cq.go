@@ -263,8 +263,10 @@ func (cq *CQ) hasRoom(n uint32) bool {
 	return cq.pi-cq.ci+n <= size
 }
 
-// readIndex reads the consumer index from the record. If it went backwards or ahead of the
-// producer, readIndex records a violation and ignores it.
+// readIndex reads the consumer index from the record. One that went backwards is a violation and
+// ignored. One outside of the ring is a violation, too, and the queue goes on as if all had been
+// read: cards do, under VPP's rdma plugin, which writes the index of its receive queues in the byte
+// order of the host.
 func (cq *CQ) readIndex() {
 	ci := cq.attr.Record.LoadBE32(mlx5.RecordConsumer) & indexMask
 	forward := (ci - cq.ci) & indexMask
@@ -272,6 +274,9 @@ func (cq *CQ) readIndex() {
 		cq.nic.strict.addViolation(
 			"completion queue %#x: consumer index %#x is not between %#x and %#x",
 			cq.number, ci, cq.ci&indexMask, cq.pi&indexMask)
+		if behind := (cq.pi - ci) & indexMask; behind > 1<<cq.attr.LogSize {
+			cq.ci = cq.pi
+		}
 		return
 	}
 	cq.ci += forward

@@ -331,6 +331,8 @@ func TestGoldenSendError(t *testing.T) {
 0030: 00000000 0000f905 0a000123 000600d2`)
 	putSQN(failed, r.sq)
 	putSQN(flushed, r.sq)
+	failed[0x3e] = 0xcd ^ failed[0x39] ^ failed[0x3a] ^ failed[0x3b]
+	flushed[0x3e] = 0xf7 ^ flushed[0x39] ^ flushed[0x3a] ^ flushed[0x3b]
 	expect(t, "error", r.cq.mustPoll(t), failed)
 	expect(t, "flush", r.cq.mustPoll(t), flushed)
 	if r.sq.State() != StateError || len(r.wire.drain()) != 0 {

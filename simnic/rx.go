@@ -335,6 +335,7 @@ func (rq *RQ) completeError(f fault, bytes uint32) {
 		Counter: rq.completionIndex(), OpOwn: mlx5.OpOwn(mlx5.CQERecvErr, 0, 1, 0)}
 	var e [mlx5.CQESize]byte
 	c.Put(e[:])
+	mlx5.SignCQE(&e)
 	rq.nic.countError(f, ctrRespErrors, ctrRespFlushed)
 	rq.flushBlock()
 	rq.attr.CQ.putCompletion(&e)

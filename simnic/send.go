@@ -38,9 +38,9 @@ func (sq *SQ) executeWQE(w *wqe) fault {
 	case w.op == mlx5.OpEnhancedMPW:
 		return sq.sendMultiPacket(w, &e)
 	}
-	if w.immediate() != 0 && !sq.nic.cfg.Lenient {
+	if w.immediate() != 0 && sq.nic.cfg.RefuseImmediate {
 		sq.violation("SEND %#x with immediate %#x", w.index, w.immediate())
-		return faultFormat
+		return faultKey
 	}
 	return sq.sendPacket(w, &e)
 }

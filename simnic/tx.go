@@ -290,6 +290,7 @@ func (sq *SQ) writeCompletion(c completion) bool {
 		Opcode:   c.op, QPN: sq.number, Counter: c.index,
 		OpOwn: mlx5.OpOwn(mlx5.CQEReqErr, 0, 1, 0)}
 	cqe.Put(e[:])
+	mlx5.SignCQE(&e)
 	sq.nic.countError(c.failed, ctrReqErrors, ctrReqFlushed)
 	return sq.attr.CQ.putCompletion(&e)
 }

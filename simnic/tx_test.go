@@ -239,13 +239,13 @@ func TestSendValidation(t *testing.T) {
 			w := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 			w[15] = 1
 			return w
-		}, syndrome: 2, vendor: 0x68},
-		{name: "immediate on SEND, lenient", cfg: Config{Lenient: true},
+		}},
+		{name: "immediate on SEND, refused", cfg: Config{RefuseImmediate: true},
 			wqe: func(r *sendRig) []byte {
 				w := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 				w[15] = 1
 				return w
-			}},
+			}, syndrome: 4, vendor: 0x52},
 		{name: "signature is ignored", wqe: func(r *sendRig) []byte {
 			w := concat(ctrl(0x0a, 3), ethSeg(0, 0, 0), ok(r))
 			w[8] = 0x5a

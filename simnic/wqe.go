@@ -25,7 +25,7 @@ var (
 	faultBounds   = fault{mlx5.SynLocalProtection, mlx5.VendorGatherLength, 0x93}
 	faultBus      = fault{mlx5.SynLocalProtection, mlx5.VendorGatherPCIe, 0x93}
 	faultFlush    = fault{mlx5.SynFlushed, mlx5.VendorFlushed, 0}
-	faultRxKey    = fault{mlx5.SynLocalProtection, mlx5.VendorRxData, 0}
+	faultRxKey    = fault{mlx5.SynLocalProtection, mlx5.VendorRxData, 0x92}
 	faultRxAccess = fault{mlx5.SynLocalProtection, mlx5.VendorRxData + 1, 0}
 	faultRxBounds = fault{mlx5.SynLocalProtection, mlx5.VendorRxData + 2, 0}
 	faultRxBus    = fault{mlx5.SynLocalProtection, mlx5.VendorRxData - 1, 0}
