@@ -385,7 +385,7 @@ func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 type fastLink interface {
 	BindStack(*gstack.Stack, tcpip.NICID) error
 	SetLocalAddresses([]netip.Prefix)
-	SetDatagramSinks(func(v6 bool, port uint16) rdma.DatagramSink)
+	SetDatagramSinks(func(queue int, v6 bool, port uint16) rdma.DatagramSink)
 	datagramLink
 }
 

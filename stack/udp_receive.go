@@ -1,9 +1,13 @@
 package stack
 
 import (
+	"cmp"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +19,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack/packets"
 )
 
 // payloadWriter receives one datagram from netstack, and drops what does not fit buf. It implements
@@ -234,6 +239,8 @@ type udpRxQueue struct {
 	closed        bool // guarded by mu
 
 	reading datagramQueue // to be read before incoming; guarded by conn.rd.mu
+
+	server atomic.Pointer[packetServer] // nil: the socket is read
 }
 
 // stamps says when a datagram came, in nanoseconds since 1970; 0: nobody asked, or it is not known.
@@ -246,26 +253,9 @@ func (q *udpRxQueue) Stamped() bool {
 
 // Deliver implements rdma.DatagramSink.
 func (q *udpRxQueue) Deliver(ip, udp []byte, at time.Time) bool {
-	n := int(binary.BigEndian.Uint16(udp[4:])) - header.UDPMinimumSize
-	if n != len(udp)-header.UDPMinimumSize || n > blockBytes {
-		return false
-	}
 	var m datagramMeta
-	if ip[0]>>4 == 4 {
-		m.from, m.to = tcpip.AddrFrom4Slice(ip[12:16]), tcpip.AddrFrom4Slice(ip[16:20])
-		m.class, m.ttl = ip[1], ip[8]
-	} else {
-		m.from, m.to = tcpip.AddrFrom16Slice(ip[8:24]), tcpip.AddrFrom16Slice(ip[24:40])
-		m.class, m.ttl = ip[0]<<4|ip[1]>>4, ip[7]
-	}
-	m.port = binary.BigEndian.Uint16(udp)
-	if q.Stamped() {
-		m.stamps.software = q.conn.stack.clock.Now().UnixNano()
-		if !at.IsZero() {
-			m.stamps.nic = at.UnixNano()
-		}
-	}
-	if !q.accepts(&m) {
+	n, ok := q.describeDatagram(&m, ip, udp, at)
+	if !ok {
 		return false
 	}
 	q.mu.Lock()
@@ -282,6 +272,31 @@ func (q *udpRxQueue) Deliver(ip, udp []byte, at time.Time) bool {
 	q.charged.Add(charge(n))
 	q.incoming.add(&m, udp[header.UDPMinimumSize:])
 	return true
+}
+
+// describeDatagram fills m in from the headers of a datagram, and returns how many bytes of payload
+// it has. ok is false if it is not one for the socket's queue.
+func (q *udpRxQueue) describeDatagram(m *datagramMeta, ip, udp []byte,
+	at time.Time) (n int, ok bool) {
+	n = int(binary.BigEndian.Uint16(udp[4:])) - header.UDPMinimumSize
+	if n != len(udp)-header.UDPMinimumSize || n > blockBytes {
+		return n, false
+	}
+	if ip[0]>>4 == 4 {
+		m.from, m.to = tcpip.AddrFrom4Slice(ip[12:16]), tcpip.AddrFrom4Slice(ip[16:20])
+		m.class, m.ttl = ip[1], ip[8]
+	} else {
+		m.from, m.to = tcpip.AddrFrom16Slice(ip[8:24]), tcpip.AddrFrom16Slice(ip[24:40])
+		m.class, m.ttl = ip[0]<<4|ip[1]>>4, ip[7]
+	}
+	m.port = binary.BigEndian.Uint16(udp)
+	if q.Stamped() {
+		m.stamps.software = q.conn.stack.clock.Now().UnixNano()
+		if !at.IsZero() {
+			m.stamps.nic = at.UnixNano()
+		}
+	}
+	return n, q.accepts(m)
 }
 
 func charge(n int) int64 { return int64(max(n, chargeLeast)) }
@@ -507,6 +522,381 @@ func (s *datagramQueue) drop() {
 	blockPool.Put(p)
 }
 
+// A socket that is served (ServePackets) has no queue that its workers share: what each receive
+// queue has for it is gathered in a shard, and answered at the end of the queue's batch.
+
+const (
+	// maxShards bounds the receive queues that have a shard each; what others have goes through the
+	// socket's queue to shard 0.
+	maxShards = 128
+	// shardBytes holds the payloads of a batch.
+	shardBytes = 64 << 10
+	// shardPaths bounds the peers whose path a shard finds without a lock; a power of two.
+	shardPaths = 1024
+)
+
+// ServePackets calls handler with what the socket receives, until the socket is closed, a read
+// deadline passes or the stack ends, and returns why, as a read does. A second call meanwhile is
+// EBUSY; a read meanwhile may get what shard 0 would.
+//
+// The handler is called on the goroutine that looks at a receive queue, once per batch, with up to
+// 64 datagrams; shard K is queue K-1's. So no goroutine is woken, and no lock is shared by queues.
+// Datagrams that do not come that way are handled on the goroutine that called ServePackets, as
+// shard 0: fragments, those to groups, those that waited before, those of links other than package
+// link/rdma's, and the kernel's with Config.Host. They may be overtaken by others.
+//
+// While the handler runs its receive queue stands still, that of all sockets. So it must not wait:
+// not for locks that are held long, not for channels, reads, name lookups or other hosts. What
+// takes longer than some tens of microseconds is for a goroutine of its own, with copies, and is
+// answered by WriteToUDPAddrPort later. It may call the socket's methods, Close too, but must not
+// close the stack nor end its goroutine. Replies leave in order, without waiting: those for which
+// the ring has no room are lost and counted, as errors of sending. A shard takes 300 KiB.
+//
+// If the handler panics, ServePackets panics with that value and the handler's stack; other sockets
+// go on. When ServePackets returns no call of the handler is under way, and what was not handled
+// can be read.
+func (c *UDPConn) ServePackets(handler packets.Handler) error {
+	s := &packetServer{conn: c, handler: handler}
+	if !c.rxq.server.CompareAndSwap(nil, s) {
+		return c.readError(os.NewSyscallError("recvmmsg", syscall.EBUSY))
+	}
+	own := newPacketShard(s, 0)
+	own.bytes = make([]byte, shardBytes+maxPayload6)
+	err := s.gatherQueued(own)
+	for err == nil && s.panicked.Load() == nil {
+		own.serveBatch()
+		err = s.gatherQueued(own)
+	}
+	c.rxq.server.CompareAndSwap(s, nil)
+	s.endShards()
+	if p := s.panicked.Load(); p != nil {
+		panic(*p)
+	}
+	return c.readError(err)
+}
+
+// packetServer is one call of ServePackets.
+type packetServer struct {
+	conn     *UDPConn
+	handler  packets.Handler
+	shards   [maxShards]atomic.Pointer[packetShard] // by receive queue; nil: none yet
+	panicked atomic.Pointer[string]                 // why, and where; nil: not
+}
+
+// gatherQueued waits for what comes through the socket's queue and endpoint, and adds it to own.
+// That is nothing if the handler has panicked.
+func (s *packetServer) gatherQueued(own *packetShard) error {
+	c := s.conn
+	c.rd.mu.Lock()
+	defer c.rd.mu.Unlock()
+	for s.panicked.Load() == nil && !own.mayBeFull() {
+		if err := c.check(&c.rd); err != nil && own.n == 0 {
+			return err
+		}
+		terr := own.takeQueued()
+		switch {
+		case terr == nil:
+		case own.n > 0:
+			return nil
+		case wouldBlock(terr):
+			c.rd.park()
+		default:
+			return c.orClosedErr(syscallError("recvmsg", terr))
+		}
+	}
+	return nil
+}
+
+// endShards waits for calls of the handler, and lets none begin.
+func (s *packetServer) endShards() {
+	for i := range s.shards {
+		if shard := s.shards[i].Load(); shard != nil {
+			shard.endCalls()
+		}
+	}
+}
+
+// shardOf returns that of a receive queue, or nil if there are too many.
+func (s *packetServer) shardOf(queue int) *packetShard {
+	if queue >= maxShards {
+		return nil
+	}
+	shard := s.shards[queue].Load()
+	if shard == nil { // the queue's worker alone is here
+		shard = newPacketShard(s, queue+1)
+		s.shards[queue].Store(shard)
+	}
+	return shard
+}
+
+// sinkOf returns what takes the datagrams of a receive queue.
+func (q *udpRxQueue) sinkOf(queue int) rdma.DatagramSink {
+	if s := q.server.Load(); s != nil {
+		if shard := s.shardOf(queue); shard != nil {
+			return shard
+		}
+	}
+	return q
+}
+
+// packetShard gathers and answers the datagrams of one receive queue. It implements
+// rdma.DatagramSink, whose methods the queue's worker calls; shard 0 is ServePackets' own.
+type packetShard struct {
+	server  *packetServer
+	number  int
+	n, used int // packets, and bytes
+	bytes   []byte
+	packets [maxBatch]packets.Packet
+	metas   [maxBatch]datagramMeta
+	replies [maxBatch][packets.Room]byte
+	paths   [shardPaths]replyPath
+	out     batchScratch
+	slow    []int // packets whose replies have no template
+
+	mu    sync.Mutex // held while the handler runs
+	ended bool       // guarded by mu
+}
+
+// replyPath is the path to a peer from the address that it sent to.
+type replyPath struct {
+	key   routeKey
+	path  *path
+	epoch uint64 // of the stack when it was found
+}
+
+func newPacketShard(s *packetServer, number int) *packetShard {
+	return &packetShard{server: s, number: number, bytes: make([]byte, shardBytes)}
+}
+
+// Stamped implements rdma.DatagramSink.
+func (s *packetShard) Stamped() bool { return s.server.conn.rxq.Stamped() }
+
+// Deliver implements rdma.DatagramSink.
+func (s *packetShard) Deliver(ip, udp []byte, at time.Time) bool {
+	if s.n == maxBatch || len(udp) > len(s.bytes)-s.used {
+		s.Flush()
+	}
+	m := &s.metas[s.n]
+	m.stamps = stamps{}
+	if _, ok := s.server.conn.rxq.describeDatagram(m, ip, udp, at); !ok {
+		return false
+	}
+	payload := s.bytes[s.used:]
+	s.addPacket(payload[:copy(payload, udp[header.UDPMinimumSize:])])
+	return true
+}
+
+// addPacket makes payload, which is at the end of bytes, the datagram that the next of metas
+// describes.
+func (s *packetShard) addPacket(payload []byte) {
+	m, p := &s.metas[s.n], &s.packets[s.n]
+	p.Payload = payload[:len(payload):len(payload)]
+	p.From = netip.AddrPortFrom(fromAddress(m.from), m.port)
+	p.To = netip.AddrPortFrom(fromAddress(m.to), s.server.conn.local.Port)
+	p.TOS, p.At, p.Reply = m.class, time.Time{}, s.replies[s.n][:0]
+	if ns := cmp.Or(m.stamps.nic, m.stamps.software); ns != 0 {
+		p.At = time.Unix(0, ns)
+	}
+	s.n++
+	s.used += len(payload)
+}
+
+// mayBeFull says that there may be no room for what the socket's queue returns next.
+func (s *packetShard) mayBeFull() bool {
+	joins := ControlMessages(s.server.conn.control.Load())&ReceiveSegments != 0
+	return s.n == maxBatch || s.used > shardBytes || s.n > 0 && joins
+}
+
+// takeQueued takes the socket's oldest datagram, or those that were read as one. conn.rd.mu is
+// held.
+func (s *packetShard) takeQueued() tcpip.Error {
+	c := s.server.conn
+	if c.raddr != nil && s.n == 0 {
+		if terr := c.ep.LastError(); terr != nil {
+			return terr
+		}
+	}
+	r, terr := c.rxq.dequeue(s.bytes[s.used:])
+	if terr != nil {
+		return terr
+	}
+	rest := s.bytes[s.used : s.used+r.n]
+	for more := true; more; more = len(rest) > 0 {
+		n := len(rest)
+		if r.segment != 0 {
+			n = min(n, r.segment)
+		}
+		s.metas[s.n] = datagramMeta{from: r.from.Addr, to: r.to, port: r.from.Port,
+			class: r.class, ttl: r.ttl, stamps: r.stamps}
+		s.addPacket(rest[:n])
+		rest = rest[n:]
+	}
+	return nil
+}
+
+// Flush implements rdma.DatagramSink: it ends a batch of the receive queue.
+func (s *packetShard) Flush() {
+	if s.n == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.server.conn.rxq.counts.PacketsReceived.IncrementBy(uint64(s.n))
+	if s.ended {
+		s.handBack()
+	}
+	s.serveBatch()
+}
+
+// serveBatch calls the handler with what was gathered, and sends the answers. mu is held, but that
+// of shard 0, which one goroutine has.
+func (s *packetShard) serveBatch() {
+	if s.n > 0 && s.callHandler() {
+		s.sendReplies()
+	}
+	clear(s.packets[:s.n]) // which may have memory of the handler's
+	s.n, s.used = 0, 0
+}
+
+// callHandler calls the handler. False: it panicked.
+func (s *packetShard) callHandler() (ok bool) {
+	defer func() {
+		if ok {
+			return
+		}
+		text := fmt.Sprintf("%v\n\nhandler of ServePackets:\n%s", recover(), debug.Stack())
+		s.server.panicked.CompareAndSwap(nil, &text)
+		s.ended = true
+		s.server.conn.rxq.server.CompareAndSwap(s.server, nil)
+		s.server.conn.rd.notify()
+	}()
+	s.server.handler(s.number, s.packets[:s.n])
+	return true
+}
+
+// endCalls keeps calls of the handler from beginning.
+func (s *packetShard) endCalls() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+}
+
+// handBack queues what was gathered, to be read. mu is held.
+func (s *packetShard) handBack() {
+	q := &s.server.conn.rxq
+	q.mu.Lock()
+	for i := range s.packets[:s.n] {
+		if !q.closed {
+			q.charged.Add(charge(len(s.packets[i].Payload)))
+			q.incoming.add(&s.metas[i], s.packets[i].Payload)
+		}
+	}
+	q.mu.Unlock()
+	q.Flush()
+	s.n, s.used = 0, 0
+}
+
+// sendReplies sends the answers: those on paths with a header template with one doorbell, and then
+// the others.
+func (s *packetShard) sendReplies() {
+	c, n := s.server.conn, 0
+	o, now, epoch := c.ownOptions(), c.stack.moment(), c.stack.epoch.Load()
+	direct := c.stack.datagrams != nil && c.stack.host == nil && o.segment == 0 &&
+		c.raddr == nil && c.check(&c.wr) == nil && c.stack.outage.refuse("sendto") == nil
+	for i := range s.packets[:s.n] {
+		m, b := &s.metas[i], s.packets[i].Reply
+		if len(b) == 0 {
+			if c.local.Addr.Len() == 0 { // it may be answered later, from the same address
+				c.replySources.remember(c.stack, c.peerOf(m), m.to)
+			}
+			continue
+		}
+		var h *headerTemplate
+		if direct {
+			h = s.templateFor(m, header.UDPMinimumSize+len(b), now, epoch)
+		}
+		if h == nil {
+			s.slow = append(s.slow, i)
+			continue
+		}
+		s.out.addDatagram(c, n, h, b, m.port, &o)
+		n++
+	}
+	if n > 0 {
+		s.writeReplies(n)
+	}
+	for _, i := range s.slow {
+		m := &s.metas[i]
+		from := m.to
+		if c.stack.isGroup(from) {
+			from = c.bound()
+		}
+		if err := c.send(s.packets[i].Reply, c.peerOf(m), from, "sendto", o); err != nil {
+			c.stack.udp.stats.PacketSendErrors.Increment()
+		}
+	}
+	s.slow = s.slow[:0]
+}
+
+// peerOf returns where a datagram came from.
+func (c *UDPConn) peerOf(m *datagramMeta) tcpip.FullAddress {
+	return tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}
+}
+
+// templateFor returns the header template for a reply of n bytes, its header included, or nil.
+func (s *packetShard) templateFor(m *datagramMeta, n int, now moment,
+	epoch uint64) *headerTemplate {
+	key := routeKey{m.to, m.from}
+	kept := &s.paths[hashPeer(m)%shardPaths]
+	if kept.path != nil && kept.key == key && kept.epoch == epoch {
+		if h := kept.path.freshTemplate(n, now); h != nil {
+			return h
+		}
+	}
+	r := &s.server.conn.routes
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	p := r.routes[key]
+	if p == nil || r.epoch != epoch {
+		return nil
+	}
+	*kept = replyPath{key, p, epoch}
+	return p.freshTemplate(n, now)
+}
+
+// hashPeer spreads peers over the paths of a shard.
+func hashPeer(m *datagramMeta) uint32 {
+	if m.from.Len() == net.IPv4len {
+		b := m.from.As4()
+		return binary.BigEndian.Uint32(b[:]) * 0x9e3779b1 >> 16
+	}
+	a := m.from.As16()
+	x := binary.BigEndian.Uint64(a[:]) ^ binary.BigEndian.Uint64(a[8:])
+	return uint32(x * 0x9e3779b97f4a7c15 >> 32)
+}
+
+// writeReplies hands the first n datagrams of out to the link.
+func (s *packetShard) writeReplies(n int) {
+	c := s.server.conn
+	queue := max(s.number-1, 0)
+	ds, lost := s.out.datagrams[:n], 0
+	for rest := ds; len(rest) > 0; {
+		sent, err := c.stack.datagrams.WriteReplies(queue, rest)
+		if rest = rest[sent:]; err == nil {
+			break
+		}
+		if _, filtered := err.(*tcpip.ErrNotPermitted); filtered {
+			rest, lost = rest[1:], lost+1
+			continue
+		}
+		lost += len(rest)
+		break
+	}
+	clear(ds) // the payloads may be the handler's
+	c.stack.udp.stats.PacketsSent.IncrementBy(uint64(n - lost))
+	c.stack.udp.stats.PacketSendErrors.IncrementBy(uint64(lost))
+}
+
 // udpSockets holds the UDP sockets of a stack.
 type udpSockets struct {
 	ports udpPortTable // the link finds sinks in it
@@ -532,10 +922,10 @@ type udpPortKey struct {
 }
 
 // find returns the sink of a port, or nil; see rdma.Endpoint.SetDatagramSinks.
-func (s *udpPortTable) find(v6 bool, port uint16) rdma.DatagramSink {
+func (s *udpPortTable) find(queue int, v6 bool, port uint16) rdma.DatagramSink {
 	if b := s.slot(udpPortKey{v6, port}); b != nil {
 		if b := b.Load(); b != nil {
-			return b
+			return b.sinkOf(queue)
 		}
 	}
 	return nil

@@ -243,6 +243,7 @@ var headerPool = sync.Pool{New: func() any { return new([maxHeaders]byte) }}
 type datagramLink interface {
 	WriteDatagram(headers, payload []byte) tcpip.Error
 	WriteDatagrams([]rdma.Datagram) (int, tcpip.Error)
+	WriteReplies(queue int, ds []rdma.Datagram) (int, tcpip.Error)
 }
 
 // sendDirect sends b with the path's template; false if there is none, or the link cannot send it.

@@ -155,7 +155,7 @@ func TestUDPPortTable(t *testing.T) {
 	r := newDirectRig(t, false)
 	s := r.receiver
 	found := func(v6 bool) *UDPConn {
-		if b, ok := s.udp.ports.find(v6, 53).(*udpRxQueue); ok {
+		if b, ok := s.udp.ports.find(0, v6, 53).(*udpRxQueue); ok {
 			return b.conn
 		}
 		return nil

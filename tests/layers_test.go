@@ -149,7 +149,7 @@ var layers = map[string]layer{
 			"stack/internal/handover", "stack/internal/backing", "stack/internal/resolver",
 			"internal/hostnet",
 			"clock", "internal/random", "internal/netclock",
-			"internal/memlimit"},
+			"internal/memlimit", "stack/packets"},
 		others: []string{gvisor, xnet, xsys},
 		tests: []string{"simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
 			"cmd/rdma-netstack/lab", "tests/lib/card", "tests/lib/netpair", "stack/stacktest",
@@ -187,10 +187,12 @@ var layers = map[string]layer{
 	"stack/internal/resolver": {module: []string{"clock"},
 		others: []string{xnet + "/dns/dnsmessage"},
 		tests:  []string{"clock/clocktest", "tests/lib/need"}},
+	"stack/packets":   {}, // types that servers share with the stack
 	"stack/stacktest": {module: []string{"stack"}, others: []string{gvisor}},
 	"apps/httpd":      {module: []string{"clock", "internal/memlimit"}},
 	// x/net: the type of a batch of datagrams
-	"apps/dnsd":    {module: []string{"clock", "internal/random"}, others: []string{dns, xnet}},
+	"apps/dnsd": {module: []string{"clock", "internal/random", "stack/packets"},
+		others: []string{dns, xnet}},
 	"apps/iperf3d": {module: []string{"clock"}},
 	"cmd/rdma-netstack/...": {
 		module: []string{"stack", "stack/admin", "stack/diagnose", "dv", "link/capture",
@@ -230,7 +232,7 @@ var layers = map[string]layer{
 	},
 	// Programs to copy from: the public packages only. What makes the software NIC is internal to
 	// them.
-	"examples/...": {module: []string{"stack", "examples/internal/device"},
+	"examples/...": {module: []string{"stack", "stack/packets", "examples/internal/device"},
 		tests: []string{"stack/stacktest"}},
 	"examples/internal/device": {module: []string{"dv", "simnic/...", "cmd/rdma-netstack/lab"},
 		tests: []string{"stack"}},

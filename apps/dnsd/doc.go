@@ -16,8 +16,8 @@
 // than half of the 512 connections are in use, and a new connection replaces the one that has been
 // idle longest.
 //
-// The path of a query: udp.go (udp_batch.go, where the conn moves many datagrams at once) or tcp.go
-// reads it, limit.go may refuse it, cache.go may have the answer, query.go checks it, lookup.go
-// finds the records in the zone (zone.go), forward.go asks a resolver, once for all waiting queries
-// (flights.go).
+// The path of a query: udp.go (udp_batch.go, where the conn moves many datagrams at once, or calls
+// us where it receives them) or tcp.go reads it, limit.go may refuse it, cache.go may have the
+// answer, query.go checks it, lookup.go finds the records in the zone (zone.go), forward.go asks a
+// resolver, once for all waiting queries (flights.go).
 package dnsd

@@ -76,6 +76,14 @@ func (s *Server) ServeUDP(pc net.PacketConn) error {
 	conn := &udpConn{PacketConn: pc}
 	conn.fast, _ = pc.(addrPortConn)
 	var workers, forwards sync.WaitGroup
+	if p, ok := pc.(packetConn); ok && conn.fast != nil {
+		err := p.ServePackets(newPacketWorkers(s, conn, &forwards).answerPackets)
+		forwards.Wait()
+		if !s.isClosing() {
+			return fmt.Errorf("serve DNS over UDP on %v: %w", pc.LocalAddr(), err)
+		}
+		return nil
+	}
 	errs := make(chan error, s.cfg.UDPWorkers)
 	for range s.cfg.UDPWorkers {
 		w := &udpWorker{s: s, conn: conn, forwards: &forwards, out: make([]byte, udpSize)}

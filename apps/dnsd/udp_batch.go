@@ -2,8 +2,12 @@ package dnsd
 
 import (
 	"net"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/net/ipv4"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/packets"
 )
 
 // batchSize gives the most queries that are read, and then answered, at once.
@@ -86,4 +90,53 @@ func (w *udpWorker) sendBatch(conn batchConn, b *batch) {
 		}
 	}
 	b.n = 0
+}
+
+// packetConn has the method of conns that call a handler where datagrams are received: this
+// project's.
+type packetConn interface{ ServePackets(packets.Handler) error }
+
+// packetWorkers answers where queries are received: for each shard of the conn there is a worker,
+// which has no goroutine.
+type packetWorkers struct {
+	s        *Server
+	conn     *udpConn
+	forwards *sync.WaitGroup
+	workers  [maxWorkers]atomic.Pointer[udpWorker] // by shard; nil: none yet
+}
+
+// maxWorkers says how many shards have a worker of their own; others make one for each batch.
+const maxWorkers = 256
+
+func newPacketWorkers(s *Server, conn *udpConn, forwards *sync.WaitGroup) *packetWorkers {
+	return &packetWorkers{s: s, conn: conn, forwards: forwards}
+}
+
+// workerOf returns that of a shard, whose calls follow each other.
+func (p *packetWorkers) workerOf(shard int) *udpWorker {
+	if shard < maxWorkers {
+		if w := p.workers[shard].Load(); w != nil {
+			return w
+		}
+	}
+	w := &udpWorker{s: p.s, conn: p.conn, forwards: p.forwards}
+	if shard < maxWorkers {
+		p.workers[shard].Store(w)
+	}
+	return w
+}
+
+// answerPackets implements packets.Handler.
+func (p *packetWorkers) answerPackets(shard int, queries []packets.Packet) {
+	w := p.workerOf(shard)
+	p.s.counters.udp.Add(uint64(len(queries)))
+	for i := range queries {
+		q := &queries[i]
+		w.out = q.Reply[:cap(q.Reply)]
+		q.Reply = w.answerQuery(q.Payload, asker{addrPort: q.From})
+		if q.Reply != nil {
+			p.s.counters.countSent(q.Reply)
+		}
+	}
+	w.out = nil
 }

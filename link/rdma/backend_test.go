@@ -97,7 +97,8 @@ func TestFullRingInVirtualTime(t *testing.T) {
 	still := clocktest.New().Clock()
 	s := newSender(&lazyQueue{t: t}, 0, still, flows, newAdmission(flows.Key(), still))
 	defer s.close()
-	n, err := s.writeDatagrams([]Datagram{{Headers: make([]byte, 42), Payload: []byte("x")}})
+	n, err := s.writeDatagrams([]Datagram{{Headers: make([]byte, 42), Payload: []byte("x")}},
+		fullRingWait)
 	if _, full := err.(*tcpip.ErrNoBufferSpace); n != 0 || !full {
 		t.Errorf("%d written, %v", n, err)
 	}

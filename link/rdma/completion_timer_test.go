@@ -64,7 +64,7 @@ func TestFrameWaitsForRoom(t *testing.T) {
 	clock, out, s := newSlowSender(t, 1)
 	for range 2 { // the first arms the timer for an interface with room
 		one := []Datagram{{Headers: make([]byte, 42), Payload: []byte("x")}}
-		if _, err := s.writeDatagrams(one); err != nil {
+		if _, err := s.writeDatagrams(one, fullRingWait); err != nil {
 			t.Fatal(err)
 		}
 	}

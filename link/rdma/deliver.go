@@ -228,8 +228,8 @@ type DatagramSink interface {
 
 // SetDatagramSinks offers datagrams on the fast path to the sink that find returns for their
 // destination port, if any; a nil find ends that. Receive workers call find and the sink, several
-// at once if there are several queues.
-func (e *Endpoint) SetDatagramSinks(find func(v6 bool, port uint16) DatagramSink) {
+// at once if there are several queues. A sink of one queue is called by one worker at a time.
+func (e *Endpoint) SetDatagramSinks(find func(queue int, v6 bool, port uint16) DatagramSink) {
 	if find == nil {
 		e.sinks.Store(nil)
 		return
@@ -239,7 +239,7 @@ func (e *Endpoint) SetDatagramSinks(find func(v6 bool, port uint16) DatagramSink
 
 // sinkFinder holds what SetDatagramSinks was given.
 type sinkFinder struct {
-	find func(v6 bool, port uint16) DatagramSink
+	find func(queue int, v6 bool, port uint16) DatagramSink
 }
 
 // sinkFor returns the sink of a datagram's port, or nil.
@@ -252,7 +252,7 @@ func (w *worker) sinkFor(r *run, sinks *sinkFinder) DatagramSink {
 		return nil
 	}
 	port := binary.BigEndian.Uint16(w.frames[r.first].Data[r.L4+2:])
-	return sinks.find(r.EtherType == hdr.TypeIPv6, port)
+	return sinks.find(w.number, r.EtherType == hdr.TypeIPv6, port)
 }
 
 // deliverToSink offers a run to a sink, if it may take the fast path, and reports whether the sink

@@ -153,7 +153,7 @@ func TestFilteredDatagram(t *testing.T) {
 		frame := (&tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2,
 			Ports: [2]uint16{40000, port}, TTL: 64}).Encode(hdr.ProtoUDP,
 			[]byte{0x9c, 0x40, 0, byte(port), 0, 8, 0, 0}, 6)
-		n, err := s.writeDatagrams([]Datagram{{Headers: frame}})
+		n, err := s.writeDatagrams([]Datagram{{Headers: frame}}, fullRingWait)
 		if _, refused := err.(*tcpip.ErrNotPermitted); refused != want || (n == 0) != want {
 			t.Errorf("to port %d: %d sent, %v", port, n, err)
 		}

@@ -27,7 +27,7 @@ func (b *recordingSink) Flush() { b.heard = append(b.heard, "flush") }
 
 // useSinks gives IPv4 port 53 and IPv6 port 54 to sinks, unless they are nil.
 func (j *judge) useSinks(v4, v6 *recordingSink) {
-	j.worker.e.SetDatagramSinks(func(six bool, port uint16) DatagramSink {
+	j.worker.e.SetDatagramSinks(func(_ int, six bool, port uint16) DatagramSink {
 		switch {
 		case port == 53 && !six && v4 != nil:
 			return v4
@@ -169,7 +169,7 @@ func (h *discardSink) Deliver(_, udp []byte, _ time.Time) bool {
 
 func TestSinkDoesNotAllocate(t *testing.T) {
 	j, hole := newJudge(t, true), new(discardSink)
-	j.worker.e.SetDatagramSinks(func(bool, uint16) DatagramSink { return hole })
+	j.worker.e.SetDatagramSinks(func(int, bool, uint16) DatagramSink { return hole })
 	frame := query(func(*tcpFrame) {})
 	batch := [][]byte{frame, frame, frame}
 	j.hear(batch...)

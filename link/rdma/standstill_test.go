@@ -70,7 +70,7 @@ func TestStandstill(t *testing.T) {
 			return s.netstackError(s.postOrWait(pkt))
 		},
 		"datagrams": func(s *sender) tcpip.Error {
-			_, err := s.writeDatagrams([]Datagram{{Headers: headers}})
+			_, err := s.writeDatagrams([]Datagram{{Headers: headers}}, fullRingWait)
 			return err
 		},
 	} {

@@ -401,13 +401,31 @@ func (e *Endpoint) WriteDatagrams(ds []Datagram) (int, tcpip.Error) {
 		for end < len(ds) && e.datagramQueue(&ds[end]) == t {
 			end++
 		}
-		n, err := t.writeDatagrams(ds[sent:end])
+		n, err := t.writeDatagrams(ds[sent:end], fullRingWait)
 		x.countDatagrams(ds[sent : sent+n])
 		if sent += n; err != nil {
 			return sent, err
 		}
 	}
 	return sent, nil
+}
+
+// WriteReplies is WriteDatagrams for what answers datagrams of a receive queue, on its worker, see
+// [Endpoint.SetDatagramSinks]: all go to one send queue, so that workers do not wait for each
+// other, and none waits for room.
+func (e *Endpoint) WriteReplies(queue int, ds []Datagram) (int, tcpip.Error) {
+	x := e.fastPath.Load()
+	switch {
+	case e.closed.Load():
+		return 0, &tcpip.ErrClosedForSend{}
+	case x == nil || !e.csum:
+		return 0, &tcpip.ErrNotSupported{}
+	}
+	r := region(regionTransmit)
+	defer endRegion(r)
+	n, err := e.tx[queue%len(e.tx)].writeDatagrams(ds, 0)
+	x.countDatagrams(ds[:n])
+	return n, err
 }
 
 // datagramQueue keeps the datagrams of one pair of addresses and ports on one queue.
@@ -421,15 +439,25 @@ func (e *Endpoint) datagramQueue(d *Datagram) *sender {
 }
 
 func (x *fastPath) countDatagrams(ds []Datagram) {
+	var sent [2]traffic // by version of IP
 	for i := range ds {
-		d, n := &ds[i], ds[i].Count()
-		x.countSent(d.Headers[hdr.EthLen]>>4 == 6, uint64(n),
-			uint64(n*len(d.Headers)+len(d.Payload)))
+		d, n, c := &ds[i], ds[i].Count(), &sent[0]
+		if d.Headers[hdr.EthLen]>>4 == 6 {
+			c = &sent[1]
+		}
+		c.packets += uint64(n)
+		c.bytes += uint64(n*len(d.Headers) + len(d.Payload))
+	}
+	for i, c := range sent {
+		if c.packets > 0 {
+			x.countSent(i == 1, c.packets, c.bytes)
+		}
 	}
 }
 
-// writeDatagrams sends one or more. It stops at the first that cannot be sent.
-func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
+// writeDatagrams sends one or more, each of which waits for room for maxWait at most. It stops at
+// the first that cannot be sent.
+func (s *sender) writeDatagrams(ds []Datagram, maxWait time.Duration) (int, tcpip.Error) {
 	s.lock()
 	defer s.unlock()
 	s.reclaim()
@@ -437,7 +465,7 @@ func (s *sender) writeDatagrams(ds []Datagram) (int, tcpip.Error) {
 	sent := 0
 	for sent < len(ds) {
 		d := ds[sent]
-		if err = s.awaitDatagram(&d); err != nil {
+		if err = s.awaitDatagram(&d, maxWait); err != nil {
 			s.refuseDatagram(&d, err)
 			break
 		}
@@ -454,7 +482,7 @@ func (e filteredError) Error() string { return string(e) }
 
 // awaitDatagram posts what d stands for, piece by piece, waiting for room if need be. What has not
 // been posted stays in d.
-func (s *sender) awaitDatagram(d *Datagram) error {
+func (s *sender) awaitDatagram(d *Datagram, maxWait time.Duration) error {
 	if why := s.filtered(d.Headers); why != "" {
 		return filteredError(why)
 	}
@@ -465,7 +493,7 @@ func (s *sender) awaitDatagram(d *Datagram) error {
 		n, err := s.tryDatagram(d)
 		if err == dv.ErrRingFull {
 			s.count.waits.Add(1)
-			for w := s.startWait(fullRingWait); err == dv.ErrRingFull && s.makeRoom(&w); {
+			for w := s.startWait(maxWait); err == dv.ErrRingFull && s.makeRoom(&w); {
 				n, err = s.tryDatagram(d)
 			}
 		}

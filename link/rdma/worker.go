@@ -126,6 +126,7 @@ type worker struct {
 	device     *dv.Device // whose q is; nil: none's
 	deaf       bool       // what q has is dropped
 	q          rxQueue
+	number     int // of q among those of the group
 	count      *rxCounters
 	kind       BackendKind
 	only       bool   // nobody else receives the unicast frames of q
@@ -165,7 +166,7 @@ type traffic struct{ packets, bytes uint64 }
 func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
 	own := partOf(g.queues, i)
 	w := &worker{
-		e: e, attachment: s, group: g, q: g.queues.rxQueue(i), count: e.rxCounters()[i],
+		e: e, attachment: s, group: g, q: g.queues.rxQueue(i), number: i, count: e.rxCounters()[i],
 		kind: own.kind(), only: receivesOnly(own), vlan: e.vlan,
 		merge: newMerger(batchFrames, e.flows, e.opts.Clock),
 		idle:  idleLimit(g.queues.NumRx(), runtime.GOMAXPROCS(0)),
