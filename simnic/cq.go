@@ -41,12 +41,25 @@ type CQAttr struct {
 	// microseconds, whichever comes first. Either 0: no moderation.
 	MaxCount   uint16
 	PeriodUsec uint16
+	PeriodMode PeriodMode
 
 	// Completion is called when an armed queue gets a completion, once per arming. It runs with the
 	// queue's lock held and must not call the NIC.
 	Completion func(*CQ)
 	Events     func(Event) // EventCQError; same rule
 }
+
+// PeriodMode says what the period of moderation begins with (cq_period_mode of the CQ context).
+type PeriodMode uint8
+
+// Period modes, in the numbers of the device. Linux's mlx5_ib gives all of its queues the first.
+const (
+	// PeriodFromEvent begins with each event, so that the first completion after a pause is told
+	// of at once.
+	PeriodFromEvent PeriodMode = 0
+	// PeriodFromCompletion begins anew with each completion.
+	PeriodFromCompletion PeriodMode = 1
+)
 
 // CQStatus tells the health of a completion queue.
 type CQStatus uint8
@@ -135,6 +148,13 @@ func (cq *CQ) Moderate(maxCount, periodUsec uint16) error {
 	defer cq.mu.Unlock()
 	cq.attr.MaxCount, cq.attr.PeriodUsec = maxCount, periodUsec
 	return nil
+}
+
+// SetPeriodMode changes what the period of moderation begins with.
+func (cq *CQ) SetPeriodMode(m PeriodMode) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.attr.PeriodMode = m
 }
 
 // Resize moves the queue to another ring. The driver's entries are not copied:
@@ -334,6 +354,7 @@ type arming struct {
 	ci        uint32      // completions from this index on raise the event
 	events    uint32      // delivered so far; the driver's sn follows it
 	solicited uint32      // index after the last solicited or error completion
+	raised    time.Time   // when the last event was, if it was moderated
 	timer     clock.Timer // nil: not needed yet
 	gone      bool
 }
@@ -392,13 +413,27 @@ func (cq *CQ) raiseIfDue() bool {
 	if !cq.arm.on || waiting == 0 {
 		return true
 	}
-	if cq.attr.MaxCount != 0 && cq.attr.PeriodUsec != 0 && waiting < uint32(cq.attr.MaxCount) {
-		cq.startModeration()
+	if pause := cq.heldFor(waiting); pause > 0 {
+		cq.startModeration(pause)
 		return true
 	}
 	cq.raiseEvent()
 	return true
 }
+
+// heldFor returns for how long moderation holds an event of so many completions; 0: not at all.
+func (cq *CQ) heldFor(waiting uint32) time.Duration {
+	if !cq.isModerated() || waiting >= uint32(cq.attr.MaxCount) {
+		return 0
+	}
+	period := time.Duration(cq.attr.PeriodUsec) * time.Microsecond
+	if cq.attr.PeriodMode == PeriodFromCompletion {
+		return period
+	}
+	return max(0, period-cq.nic.clock.Since(cq.arm.raised))
+}
+
+func (cq *CQ) isModerated() bool { return cq.attr.MaxCount != 0 && cq.attr.PeriodUsec != 0 }
 
 // eventThreshold returns how many completions after the armed index raise the event.
 func (cq *CQ) eventThreshold() uint32 {
@@ -411,6 +446,9 @@ func (cq *CQ) eventThreshold() uint32 {
 func (cq *CQ) raiseEvent() {
 	cq.arm.on = false
 	cq.arm.events++
+	if cq.isModerated() {
+		cq.arm.raised = cq.nic.clock.Now()
+	}
 	cq.nic.counters.addTo(ctrCQEvents, 1)
 	if cq.attr.Completion != nil {
 		cq.attr.Completion(cq)
@@ -418,13 +456,12 @@ func (cq *CQ) raiseEvent() {
 }
 
 // startModeration starts the moderation timer.
-func (cq *CQ) startModeration() {
-	period := time.Duration(cq.attr.PeriodUsec) * time.Microsecond
+func (cq *CQ) startModeration(pause time.Duration) {
 	if cq.arm.timer == nil {
-		cq.arm.timer = cq.nic.clock.AfterFunc(period, cq.raiseOverdue)
+		cq.arm.timer = cq.nic.clock.AfterFunc(pause, cq.raiseOverdue)
 		return
 	}
-	cq.arm.timer.Reset(period)
+	cq.arm.timer.Reset(pause)
 }
 
 // raiseOverdue raises an event whose period has passed.

@@ -2,6 +2,8 @@ package simnic
 
 import (
 	"math/bits"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,7 +29,11 @@ type armed struct {
 }
 
 func newArmed(t *testing.T, change func(*CQAttr)) *armed {
-	a := &armed{nic: newNIC(t, Config{})}
+	return newArmedOn(t, newNIC(t, Config{}), change)
+}
+
+func newArmedOn(t *testing.T, nic *NIC, change func(*CQAttr)) *armed {
+	a := &armed{nic: nic}
 	a.testCQ = newCQ(t, a.nic, 4, func(c *CQAttr) {
 		c.Completion = func(*CQ) { a.events++ }
 		if change != nil {
@@ -114,32 +120,65 @@ func TestArmAtIndexWrap(t *testing.T) {
 	clean(t, a.nic)
 }
 
+// TestModeration determines for how many completions and how long an event is held, by what the
+// period begins with.
 func TestModeration(t *testing.T) {
-	fired := make(chan struct{}, 1)
-	a := newArmed(t, func(c *CQAttr) {
-		c.Completion = func(*CQ) { fired <- struct{}{} }
-		c.MaxCount, c.PeriodUsec = 3, 60000
-	})
-	a.arm(0, false)
-	a.sq.nops(2)
-	if len(fired) != 0 {
-		t.Error("fired below the count")
-	}
-	a.sq.nops(1)
-	if len(fired) != 1 {
-		t.Error("not fired at the count")
-	}
-	<-fired
-	if err := a.Moderate(100, 1); err != nil {
-		t.Fatal(err)
-	}
-	a.sn = 1
-	a.arm(3, false)
-	a.sq.nops(1)
-	select {
-	case <-fired:
-	case <-time.After(10 * time.Second):
-		t.Error("not fired after the period")
+	const period = 60 * time.Microsecond
+	us := func(n int) time.Duration { return time.Duration(n) * time.Microsecond }
+	for _, tt := range []struct {
+		name  string
+		mode  PeriodMode
+		count uint16
+		// after each of these a completion is written, for which the queue is armed
+		pauses []time.Duration
+		want   []time.Duration // when events come
+	}{
+		{"the first is told of at once, then one per period", PeriodFromEvent, 100,
+			[]time.Duration{us(1000), us(10), us(10), us(10), us(100)},
+			[]time.Duration{us(1000), us(1060), us(1130)}},
+		{"by the count", PeriodFromEvent, 3,
+			[]time.Duration{us(1000), us(10), us(10), us(10), us(10)},
+			[]time.Duration{us(1000), us(1030), us(1090)}},
+		{"from the last completion", PeriodFromCompletion, 100,
+			[]time.Duration{us(1000), us(50), us(50), us(100), us(10)},
+			[]time.Duration{us(1160), us(1270)}},
+		{"from the last completion, by the count", PeriodFromCompletion, 3,
+			[]time.Duration{us(1000), us(50), us(50)}, []time.Duration{us(1100)}},
+		{"no count", PeriodFromEvent, 0, []time.Duration{us(1000), us(10)},
+			[]time.Duration{us(1000), us(1010)}},
+	} {
+		at := clocktest.New()
+		began := at.Now()
+		var mu sync.Mutex
+		var events []time.Duration
+		came := func() []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(events)
+		}
+		a := newArmedOn(t, newNIC(t, Config{Clock: at.Clock()}), func(c *CQAttr) {
+			c.Completion = func(*CQ) {
+				mu.Lock()
+				defer mu.Unlock()
+				events = append(events, at.Now().Sub(began))
+			}
+		})
+		if err := a.Moderate(tt.count, uint16(period/time.Microsecond)); err != nil {
+			t.Fatal(err)
+		}
+		a.SetPeriodMode(tt.mode)
+		for i, pause := range tt.pauses {
+			at.Advance(pause)
+			if n := uint32(len(came())); i == 0 || n != a.sn {
+				a.sn = n
+				a.arm(uint32(i), false)
+			}
+			a.sq.nops(1)
+		}
+		at.Advance(time.Millisecond)
+		if got := came(); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: events at %v, want %v", tt.name, got, tt.want)
+		}
 	}
 }
 

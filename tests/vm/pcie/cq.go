@@ -9,6 +9,7 @@ var (
 	cqcEntrySize   = field{8, 3}
 	cqcCollapsed   = field{11, 1}
 	cqcIgnore      = field{14, 1}
+	cqcPeriodMode  = field{15, 2}
 	cqcCompress    = field{17, 1}
 	cqcMiniFormat  = field{18, 2}
 	cqcPageOffset  = field{84, 6}
@@ -68,6 +69,7 @@ func (f *Function) createCQ(in, out []byte) error {
 		IgnoreOverrun: cqcIgnore.is(ctx), Collapsed: cqcCollapsed.is(ctx),
 		Compress: cqcCompress.is(ctx), MiniFormat: simnic.MiniFormat(cqcMiniFormat.get(ctx)),
 		MaxCount: uint16(cqcMaxCount.get(ctx)), PeriodUsec: uint16(cqcPeriod.get(ctx)),
+		PeriodMode: simnic.PeriodMode(cqcPeriodMode.get(ctx)),
 		Completion: func(cq *simnic.CQ) { f.eqs.completion(eqn, cq.Number()) },
 		Events:     f.queueEvent,
 	})
@@ -95,10 +97,10 @@ const (
 	cqResize       = 1 // operation modifier
 	selectPeriod   = 1 << 0
 	selectMaxCount = 1 << 1
+	selectMode     = 1 << 4
 )
 
-// modifyCQ executes MODIFY_CQ. The period mode (what starts the period) makes no difference here:
-// an event is never early.
+// modifyCQ executes MODIFY_CQ.
 func (f *Function) modifyCQ(in, _ []byte) error {
 	cq, err := find(f.objects.cqs, "completion queue", number.u32(in))
 	if err != nil {
@@ -114,6 +116,9 @@ func (f *Function) modifyCQ(in, _ []byte) error {
 	}
 	if what&selectMaxCount != 0 {
 		a.MaxCount = uint16(cqcMaxCount.get(ctx))
+	}
+	if what&selectMode != 0 {
+		cq.SetPeriodMode(simnic.PeriodMode(cqcPeriodMode.get(ctx)))
 	}
 	return cq.Moderate(a.MaxCount, a.PeriodUsec)
 }
@@ -154,6 +159,7 @@ func (f *Function) queryCQ(in, out []byte) error {
 		{"uar_page", cqcUAR, uint64(a.UAR)},
 		{"cq_period", cqcPeriod, uint64(a.PeriodUsec)},
 		{"cq_max_count", cqcMaxCount, uint64(a.MaxCount)},
+		{"cq_period_mode", cqcPeriodMode, uint64(a.PeriodMode)},
 		{"consumer_counter", cqcConsumer, uint64(consumer)},
 		{"producer_counter", cqcProducer, uint64(producer)},
 	} {

@@ -47,20 +47,21 @@ func TestResizeCQ(t *testing.T) {
 func TestModerateCQ(t *testing.T) {
 	d := newDriver(t)
 	cqn := d.cq(2)
-	modify := func(what, period, count uint64) (simnic.CQAttr, uint64) {
+	modify := func(what, period, count uint64) uint64 {
 		in := about(0x403, cqn, 80)
+		cqcPeriodMode.set(in[createCQContext:], uint64(simnic.PeriodFromCompletion))
 		modifyCQSelect.set(in, what)
 		cqcPeriod.set(in[createCQContext:], period)
 		cqcMaxCount.set(in[createCQContext:], count)
 		d.do("MODIFY_CQ", in, 16)
 		a := d.fn.objects.cqs[cqn].Attr()
-		return a, uint64(a.PeriodUsec)<<16 | uint64(a.MaxCount)
+		return uint64(a.PeriodMode)<<32 | uint64(a.PeriodUsec)<<16 | uint64(a.MaxCount)
 	}
 	for _, s := range []struct{ what, period, count, want uint64 }{
 		{3, 8, 64, 8<<16 | 64}, {1, 16, 99, 16<<16 | 64}, {2, 99, 32, 16<<16 | 32},
-		{1 << 4, 99, 99, 16<<16 | 32}, // only the mode
+		{1 << 4, 99, 99, 1<<32 | 16<<16 | 32}, // only the mode
 	} {
-		if _, got := modify(s.what, s.period, s.count); got != s.want {
+		if got := modify(s.what, s.period, s.count); got != s.want {
 			t.Errorf("selection %#x: %#x, want %#x", s.what, got, s.want)
 		}
 	}
