@@ -45,6 +45,7 @@ var checks = []check{
 	{"merge without tag", testMergedRules},
 	{"DEFAULT_MISS", testLeftToLinux},
 	{"order against ntuple", testBeforeNtuple},
+	{"denied source", testDenied},
 	{"MTU", testMTU},
 	{"host mode", testHostMode},
 	{"AF_XDP", testXDP},

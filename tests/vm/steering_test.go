@@ -186,3 +186,49 @@ func testBeforeNtuple(t *testing.T, w *world) {
 	w.kernels(t, v4, port)
 	w.run(t, "ethtool", "-K", "eth0", "ntuple", "off")
 }
+
+// testDenied: what a source that is denied sends in numbers is dropped by rules that the kernel has
+// taken, and does not come to the rings; what it sends to the netdev is the kernel's, as before; and
+// it is served again once it is denied no more.
+func testDenied(t *testing.T, w *world) {
+	s := w.serve(t, "http", "--debug-endpoints")
+	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
+		t.Fatal(err)
+	}
+	source := outside4.Addr().String()
+	w.run(t, "rdma-netstack", "filter", "deny", source)
+	conn, err := w.outside.DialContext(w.ctx, "udp", netip.AddrPortFrom(slice4.Addr(), 9).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	flood := func(n int) {
+		for range n {
+			_, _ = conn.Write([]byte("flood")) // what is lost is lost
+		}
+	}
+	show := func() string { return w.run(t, "rdma-netstack", "filter", "show") }
+	eventually(t, show, func() bool {
+		flood(300)
+		return strings.Contains(show(), "2 rules in the NIC or the sockets, 0 without room; 0 refused")
+	})
+	contains(t, w.run(t, "rdma-netstack", "status", "rules"), "nobody (dropped)",
+		"UDP from "+source+"/32 to ports 0 to 32767")
+	before := w.nic.Counters().Slice.RxPackets
+	flood(1000)
+	w.kernels(t, netdev4.Addr(), 443)
+	w.pinged(t, netdev4.Addr())
+	w.pinged(t, slice6.Addr())
+	if n := w.nic.Counters().Slice.RxPackets - before; n > 500 {
+		t.Errorf("%d frames came to the rings", n)
+	}
+	eventually(t, show, func() bool { return !strings.Contains(show(), "ahead  0 packets") })
+	w.run(t, "rdma-netstack", "filter", "forget", source)
+	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
+		t.Errorf("denied no more: %v", err)
+	}
+	eventually(t, func() string { return "no rule is left" }, func() bool {
+		return !strings.Contains(w.run(t, "rdma-netstack", "status", "rules"), "dropped")
+	})
+	s.stop(t)
+}
