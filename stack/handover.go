@@ -2,12 +2,14 @@ package stack
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 
+	"github.com/rdma-netstack/rdma-netstack/link/filter"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 )
@@ -63,6 +65,24 @@ func (c *Config) adopt() {
 	if p := c.Predecessor; p != nil {
 		c.NIC.MAC = p.MAC
 		c.Addressing.DuplicateDetection = -1 // somebody has the addresses
+	}
+}
+
+// adoptPrefixes gives the filter the prefixes that the process before denies and allows.
+func (c *Config) adoptPrefixes() {
+	if c.Predecessor == nil || c.Predecessor.met.Filter == nil {
+		return
+	}
+	var all []filter.Entry
+	err := json.Unmarshal(c.Predecessor.met.Filter, &all)
+	if err == nil && c.Filter == nil {
+		err = errors.New("this process has no filter: set Config.Filter, which may be empty")
+	}
+	if err == nil {
+		err = c.Filter.Adopt(all)
+	}
+	if err != nil {
+		c.Logger.Warn("prefixes that the process before denies or allows are lost", "error", err)
 	}
 }
 
@@ -162,6 +182,24 @@ func (s handoverLocal) Ports() handover.Ports {
 		return nil
 	}
 	return s.host
+}
+
+// FilterPrefixes implements handover.Local.
+func (s handoverLocal) FilterPrefixes() []byte {
+	entries, left := s.cfg.Filter.HandedOver()
+	if left > 0 {
+		s.log.Warn("the filter hands over a part of the prefixes that are denied: the others are "+
+			"denied anew if they flood", "handed_over", len(entries), "left", left)
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(entries)
+	if err != nil { // of times past the year 9999
+		s.log.Warn("the filter's prefixes are not handed over", "error", err)
+		return nil
+	}
+	return text
 }
 
 // UnconnectedPorts implements handover.Local.

@@ -31,6 +31,9 @@ type handoverWorld struct {
 	path string      // of the socket that waits for a newcomer
 	nic  *simnic.NIC // whose port the interface is; nil: there are packet sockets only
 	host bool        // the address is the host's own
+
+	filter  *stack.Filter // of stacks that are opened; nil: none
+	backend stack.Backend // without a NIC; auto: packet sockets
 }
 
 // onEachLink runs a test on packet sockets and on rings, with an address of the stacks' own and
@@ -111,12 +114,16 @@ func (h *handoverWorld) make() {
 func (h *handoverWorld) open(name string, p *stack.Predecessor, ports ...int) *stack.Stack {
 	h.t.Helper()
 	cfg := stack.Config{Uplink: stack.UplinkOptions{Backend: stack.BackendPacket}}
+	if h.backend != stack.BackendAuto {
+		cfg.Uplink.Backend = h.backend
+	}
 	cfg.NIC.Device = "eth0"
 	if h.nic != nil {
 		cfg = onCard(h.nic, 2)
 		cfg.NIC.Rings.DelayDrop = true
 	}
 	cfg.Predecessor, cfg.Addressing.DuplicateDetection = p, -1
+	cfg.Filter = h.filter
 	if cfg.Host = h.host; h.host {
 		cfg.NIC.Model.Facts.Netdev = "eth0"
 	} else {

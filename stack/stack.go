@@ -188,6 +188,7 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 		cfg.Filter.LogTo(s.log)
 		cfg.Filter.Spare(func() []netip.Addr { return lifelinesOf(s) })
 	}
+	cfg.adoptPrefixes()
 	s.health.init(cfg.Clock, cfg.HealthChanged)
 	s.udp.stats = s.net.Stats().UDP
 	s.listeners = newListenerTable()

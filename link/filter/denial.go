@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -173,4 +174,52 @@ func containsAny(p netip.Prefix, all []netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// maxHandedOver bounds the prefixes that a process tells the one that takes its place.
+const maxHandedOver = 256
+
+// HandedOver returns the prefixes that a process which takes this one's place is to deny and allow,
+// those that were named first, and how many found no room. f may be nil.
+func (f *Filter) HandedOver() (all []Entry, left int) {
+	for _, e := range f.Status().Entries {
+		if !e.Automatic {
+			all = append(all, e)
+		}
+	}
+	for _, e := range f.Status().Entries {
+		if e.Automatic {
+			all = append(all, e)
+		}
+	}
+	n := min(len(all), maxHandedOver)
+	return all[:n], len(all) - n
+}
+
+// Adopt denies and allows what HandedOver of another process has returned, ahead of what was said
+// before. Their packets are counted anew.
+func (f *Filter) Adopt(all []Entry) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range all {
+		if !e.Prefix.IsValid() || e.Prefix != e.Prefix.Masked() || e.Prefix.Addr().Is4In6() ||
+			e.Verdict != Denied && e.Verdict != Allowed {
+			return fmt.Errorf("adopt the prefix %s, %q: it is of another version", e.Prefix,
+				e.Verdict)
+		}
+	}
+	for _, e := range all {
+		if !e.Until.IsZero() && !f.clock.Now().Before(e.Until) {
+			continue
+		}
+		f.removeEntry(e.Prefix)
+		e.Packets, e.tally = 0, new(tally)
+		f.entries = append(f.entries, &e)
+		if e.Automatic {
+			f.denials.before[e.Prefix] = offence{e.Times, e.Until.Add(remembered)}
+		}
+	}
+	f.republish()
+	f.log.Info("the filter has the prefixes of the process before", "prefixes", len(all))
+	return nil
 }

@@ -358,3 +358,54 @@ func TestSourceErrors(t *testing.T) {
 		t.Errorf("two meters of 200,000: %v", err)
 	}
 }
+
+// TestAdopt: another filter has the prefixes of one, with their ends and how often they flooded.
+func TestAdopt(t *testing.T) {
+	f, c := newTimedFilter(t, limited)
+	for _, err := range []error{f.Deny(netip.MustParsePrefix("203.0.113.0/24"), time.Minute),
+		f.Allow(netip.MustParsePrefix("203.0.113.9/32"), 0)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	floodFor(f, c, 5*time.Second, syn("198.51.100.1"))
+	all, left := f.HandedOver()
+	if len(all) != 3 || left != 0 || !all[2].Automatic {
+		t.Fatalf("%+v, %d left", all, left)
+	}
+	g, err := New(nil, c.Clock())
+	if err == nil {
+		err = g.Adopt(all)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for src, want := range map[string]int{"203.0.113.1": 0, "203.0.113.9": 1, "198.51.100.1": 0,
+		"198.51.100.2": 1} {
+		if n := pass(g, 1, syn(src)); n != want {
+			t.Errorf("of %s %d packets pass, want %d", src, n, want)
+		}
+	}
+	if e := g.Status().Entries; e[2].Times != 1 || !e[2].Until.Equal(all[2].Until) {
+		t.Errorf("%+v", e[2])
+	}
+	c.Advance(2 * time.Minute)
+	if n := pass(g, 1, syn("203.0.113.1")) + pass(g, 1, syn("198.51.100.1")); n != 2 {
+		t.Errorf("past their ends %d of 2 sources pass", n)
+	}
+	for i := range maxHandedOver {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		if err := f.Deny(netip.PrefixFrom(a, 32), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, left := f.HandedOver(); len(all) != maxHandedOver || left != 1 {
+		t.Errorf("of many %d are handed over, %d left", len(all), left)
+	}
+	if err := g.Adopt([]Entry{{Verdict: "x"}}); err == nil {
+		t.Error("an entry of another version is taken")
+	}
+	if all, left := (*Filter)(nil).HandedOver(); all != nil || left != 0 {
+		t.Errorf("of no filter: %v, %d", all, left)
+	}
+}

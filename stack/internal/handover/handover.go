@@ -30,6 +30,8 @@ type Local interface {
 	HardwareAddr() net.HardwareAddr
 	Addrs() []netip.Prefix
 	UnconnectedPorts() []uint16 // of UDP sockets
+	// FilterPrefixes returns what a newcomer's packet filter is to know, as JSON; nil: nothing.
+	FilterPrefixes() []byte
 }
 
 // Ports holds the ports of a stack on the host's own addresses, for each of which the kernel has

@@ -66,6 +66,8 @@ type state struct {
 	Addresses []netip.Prefix `json:"addresses"`
 	Backend   string         `json:"backend"` // of rdma.BackendKind, which is at work
 	Host      bool           `json:"host"`    // as Config.Host
+	// Filter has the prefixes that are denied or allowed, as the stack writes them.
+	Filter json.RawMessage `json:"filter,omitempty"`
 }
 
 // messageConn connects two processes in place of a connection of network unixpacket: each Write

@@ -25,6 +25,8 @@ type Predecessor struct {
 
 	backend string // of rdma.BackendKind, which its stack is on
 	host    bool
+	// Filter has the prefixes of its packet filter, as JSON; nil: none.
+	Filter []byte
 	// Ports are the sockets that it had, on the host's own addresses.
 	Ports Inherited
 	peer  *peer
@@ -53,7 +55,7 @@ func Meet(ctx context.Context, conn net.Conn) (*Predecessor, error) {
 			conn.Close())
 	}
 	return &Predecessor{PID: has.PID, MAC: mac, Addresses: has.Addresses, peer: p,
-		host: has.Host, Ports: Inherited{fds: ports.fds},
+		host: has.Host, Filter: has.Filter, Ports: Inherited{fds: ports.fds},
 		backend: cmp.Or(has.Backend, rdma.BackendPacket.String())}, nil
 }
 

@@ -140,7 +140,8 @@ func (m *Handover) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector
 	}
 	if err := p.send(msgState, state{Version: version, PID: os.Getpid(),
 		MAC: m.stack.HardwareAddr().String(), Addresses: m.stack.Addrs(),
-		Backend: m.stack.Link().Backend().String(), Host: host != nil}); err != nil {
+		Backend: m.stack.Link().Backend().String(), Host: host != nil,
+		Filter: m.stack.FilterPrefixes()}); err != nil {
 		return err
 	}
 	p.conn.SetReadDeadline(time.Time{})
