@@ -30,8 +30,8 @@ func TestPublishedCQEs(t *testing.T) {
 		}
 		c := (*CQE)(b)
 		got := fmt.Sprintf("%02x %02x %02x %02x %04x %x %x", uint8(c.Syndrome()),
-			c.VendorSyndrome(), CQEHWSyndrome.Get(b), uint8(c.SendOpcode()), c.WQECounter(), c.QPN(),
-			c.UIdx())
+			c.VendorSyndrome(), CQEHWSyndrome.Get(b), uint8(c.SendOpcode()), c.WQECounter(),
+			c.QPN(), c.UIdx())
 		if got != f[2] || c.Opcode() != CQEReqErr {
 			t.Errorf("%s: %s %s, want %s", f[0], c.Opcode(), got, f[2])
 		}

@@ -69,8 +69,8 @@ func (f *Function) dispatch(op opcode, in, out []byte) error {
 	if len(out) >= spec.out {
 		return spec.run(f, in, out)
 	}
-	// The firmware of cards answers a query with what fits: rdma-core's tests ask for 2,064 bytes of
-	// capabilities.
+	// The firmware of cards answers a query with what fits: rdma-core's tests ask for 2,064 bytes
+	// of capabilities.
 	whole := make([]byte, spec.out)
 	if err := spec.run(f, in, whole); err != nil {
 		return err
