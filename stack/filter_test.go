@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/link/capture"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
@@ -112,4 +113,63 @@ func TestFilter(t *testing.T) {
 		!strings.Contains(err.Error(), "rdma.Options.Filter") {
 		t.Errorf("New with a filter: %v", err)
 	}
+}
+
+// TestFilterCapture: a capture has what the filter drops with the rule that did, of both
+// directions: segments, datagrams of netstack's and those that go straight to the link.
+func TestFilterCapture(t *testing.T) {
+	f, err := stack.NewFilter(`
+		chain input { tcp dport 8 drop; }
+		chain output { udp dport 9 drop; tcp dport 9 drop; }`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := wire.Pair()
+	us, other := openFiltered(t, near, "192.0.2.1/24", f), openFiltered(t, far, "192.0.2.2/24", nil)
+	out := &firstWrite{began: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- us.Capture(ctx, out, capture.Options{}, 0) }()
+	<-out.began
+	dial := func(from *stack.Stack, to string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if c, err := from.DialContext(ctx, "tcp", to); err == nil {
+			c.Close()
+			t.Errorf("%s answers", to)
+		}
+	}
+	dial(us, "192.0.2.2:9")
+	dial(other, "192.0.2.1:8")
+	client, err := us.ListenPacket("udp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // by netstack, then by templates
+		client.WriteTo([]byte("question"), &net.UDPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 9})
+	}
+	stop()
+	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for want, least := range map[string]int{"rule 1 of the filter's chain input drops it": 1,
+		"rule 1 of the filter's chain output drops it": 3,
+		"rule 2 of the filter's chain output drops it": 1} {
+		if n := strings.Count(out.String(), want); n < least {
+			t.Errorf("%d frames with the comment %q, want %d", n, want, least)
+		}
+	}
+}
+
+// firstWrite is a buffer that tells of its first bytes.
+type firstWrite struct {
+	strings.Builder
+	began chan struct{}
+}
+
+func (w *firstWrite) Write(b []byte) (int, error) {
+	if w.Len() == 0 {
+		close(w.began)
+	}
+	return w.Builder.Write(b)
 }
