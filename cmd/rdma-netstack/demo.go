@@ -308,7 +308,8 @@ func (p *printer) offer(w *world) {
 		p.report.Try = append(p.report.Try,
 			"curl "+p.report.StatusPage+"status   # of the status page")
 		web := &http.Server{ReadHeaderTimeout: adminTime, Handler: admin.OnlyHosts(admin.ReadOnly(
-			admin.Handler(admin.Config{Stack: w.stack, About: "software ConnectX"})))}
+			admin.Handler(admin.Config{Stack: w.stack, About: "software ConnectX",
+				Netdev: netdevTraffic(w.nic)})))}
 		w.cleanup.add(web.Close)
 		go web.Serve(l)
 	}
@@ -321,6 +322,16 @@ func (p *printer) offer(w *world) {
 		fmt.Fprintf(p.text, "\nStatus page of the slice: %s\n", p.report.StatusPage)
 	}
 	fmt.Fprintln(p.text)
+}
+
+// netdevTraffic returns what counts the frames of the software NIC's netdev, which is in a network
+// namespace of its own.
+func netdevTraffic(nic *simnic.NIC) func() admin.Traffic {
+	return func() admin.Traffic {
+		c := nic.Counters().Netdev
+		return admin.Traffic{Name: demoPort, RxPackets: c.RxPackets, RxBytes: c.RxBytes,
+			TxPackets: c.TxPackets, TxBytes: c.TxBytes}
+	}
 }
 
 // commands returns commands for another terminal that reach the demo.

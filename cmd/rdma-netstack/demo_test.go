@@ -2,10 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/probe"
+	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
@@ -81,5 +87,30 @@ func checkDemo(t *testing.T, s *script) {
 			c.RxBytes == 0 || c.TxBytes < 1<<20 {
 			t.Errorf("counters of %s: %+v", owner, c)
 		}
+	}
+}
+
+// TestDemoNetdev: the status page of the demo counts what the netdev of the software NIC receives.
+func TestDemoNetdev(t *testing.T) {
+	nic, err := simnic.New(simnic.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nic.Close()
+	near, far := wire.Pair()
+	netdev, linux := wire.Pair()
+	ignore := func([]frame.Frame) {}
+	if err := errors.Join(nic.ConnectWire(near), nic.ConnectNetdev(netdev), far.Start(ignore),
+		linux.Start(ignore)); err != nil {
+		t.Fatal(err)
+	}
+	frames := []frame.Frame{{Data: probe.EtherFrame(nic.MAC(), otherMAC, 0x0800,
+		make([]byte, 100))}}
+	if _, err := far.Send(frames); err != nil {
+		t.Fatal(err)
+	}
+	want := admin.Traffic{Name: demoPort, RxPackets: 1, RxBytes: 114}
+	if got := netdevTraffic(nic)(); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

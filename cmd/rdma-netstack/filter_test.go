@@ -2,12 +2,19 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
 // TestFilterCommands changes the filter of a server of this process, and says what is wrong.
@@ -66,6 +73,7 @@ func TestFilterCommands(t *testing.T) {
 		len(status.Entries) != 1 || len(status.Chains) != 1 {
 		t.Errorf("filter show --json: %v, %s", err, stdout)
 	}
+	checkFilterPanel(t, s.stack)
 	if out, _, code := look("filter", "check", first); code != exitDone ||
 		out != "1 rules of input, policy drop; 0 of output, policy accept\n" {
 		t.Errorf("check: code %d, %q", code, out)
@@ -78,5 +86,56 @@ func TestFilterCommands(t *testing.T) {
 	if _, err := openSlice(t.Context(), f, warningLog(os.Stderr)); err == nil ||
 		!strings.Contains(err.Error(), "--filter "+bad+": line 2: ") {
 		t.Errorf("a server with a bad list: %v", err)
+	}
+}
+
+// checkFilterPanel compares what the status page shows of a filter with 60 rules and two prefixes
+// to whom may see the rules and to others, and then of one without any.
+func checkFilterPanel(t *testing.T, st *stack.Stack) {
+	t.Helper()
+	var text strings.Builder
+	for n := range 60 {
+		fmt.Fprintf(&text, "tcp dport %d drop\n", 1000+n)
+	}
+	list, err := stack.ParseFilter("chain input {\n" + text.String() + "}")
+	if err == nil {
+		err = errors.Join(st.Filter().Load(list),
+			st.Filter().Deny(netip.MustParsePrefix("198.51.100.0/24"), time.Hour))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	panel := func(h http.Handler) *admin.FilterView {
+		t.Helper()
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/status", nil))
+		var s admin.Status
+		if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s.Filter
+	}
+	h := admin.Handler(admin.Config{Stack: st})
+	ours, others := panel(h), panel(admin.ReadOnly(h))
+	if ours == nil || others == nil || len(ours.Shown) != 52 || len(others.Shown) != 51 {
+		t.Fatalf("%+v, others see %+v", ours, others)
+	}
+	if ours.Denied != 1 || ours.Allowed != 1 || ours.Rules != 60 ||
+		ours.Shown[2].About != "tcp dport 1000 drop" || ours.Shown[2].Name != "input rule 1" {
+		t.Errorf("%+v", ours)
+	}
+	for _, r := range others.Shown {
+		if r.About != "" || r.Verdict == "allow" {
+			t.Errorf("others see %+v", r)
+		}
+	}
+	for _, e := range st.Filter().Status().Entries {
+		st.Filter().Forget(e.Prefix)
+	}
+	if list, err = stack.ParseFilter(""); err == nil {
+		err = st.Filter().Load(list)
+	}
+	if v := panel(admin.Handler(admin.Config{Stack: st})); err != nil || v != nil {
+		t.Errorf("%v, of an empty filter %+v", err, v)
 	}
 }

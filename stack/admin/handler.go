@@ -77,7 +77,9 @@ func Handler(cfg Config) http.Handler {
 	mux := routes{}
 	mux["GET /"] = servePage()
 	mux["GET /events"] = h.serveEvents
-	mux["GET /status"] = serveJSON(func() any { return h.currentStatus() })
+	mux["GET /status"] = func(w http.ResponseWriter, r *http.Request) {
+		serveJSON(func() any { return h.statusFor(r) })(w, r)
+	}
 	mux["GET /info"] = serveJSON(func() any { return h.about() })
 	mux["GET /facts"] = serveJSON(func() any { return h.facts() })
 	mux["GET /sockets"] = h.serveSockets

@@ -117,7 +117,7 @@ func ReadOnly(handler http.Handler) http.Handler {
 			http.Error(w, "dumps and profiles are only for the server's unix socket",
 				http.StatusForbidden)
 		default:
-			handler.ServeHTTP(w, r)
+			handler.ServeHTTP(w, markReadOnly(r))
 		}
 	})
 }

@@ -60,7 +60,7 @@ func (h *handler) serveEvents(w http.ResponseWriter, r *http.Request) {
 	defer tick.Stop()
 	for {
 		out.SetWriteDeadline(time.Now().Add(viewerTime)) // not all writers have one
-		text, err := json.Marshal(h.currentStatus())
+		text, err := json.Marshal(h.statusFor(r))
 		if err == nil {
 			_, err = fmt.Fprintf(w, "data: %s\n\n", text)
 		}

@@ -23,6 +23,8 @@ type Status struct {
 	Sockets Sockets    `json:"sockets"`
 	// Netdev names the interface that Linux has on the same port; nil if there is none.
 	Netdev *Traffic `json:"netdev,omitempty"`
+	// Filter shows the packet filter; nil if there is nothing in it.
+	Filter *FilterView `json:"filter,omitempty"`
 }
 
 // Sockets are counts, and the sockets that are shown.
@@ -47,7 +49,8 @@ const (
 	statusPause = time.Second
 	// shownSockets gives the most that a Status lists.
 	shownSockets = 50
-	// socketShare gives the part of the time that looking at the sockets may take: a hundredth.
+	// socketShare gives the part of the time that looking at the sockets and the filter may take: a
+	// hundredth.
 	socketShare = 100
 )
 
@@ -69,9 +72,11 @@ func (h *handler) currentStatus() Status {
 	}
 	counters := Count(h.Stack)
 	s := Status{Time: counters.Time, Info: h.about(), Stats: counters, Errors: Problems(counters),
-		Health: Health(h.Stack), Sockets: c.last.Sockets, Netdev: h.readNetdev()}
+		Health: Health(h.Stack), Sockets: c.last.Sockets, Netdev: h.readNetdev(),
+		Filter: c.last.Filter}
 	if looked := time.Now(); !looked.Before(c.nextSockets) {
 		s.Sockets = summarizeSockets(h.Stack.Sockets())
+		s.Filter = viewFilter(h.Stack.Filter().Status())
 		now := time.Now()
 		c.nextSockets = now.Add(socketShare * now.Sub(looked))
 	}

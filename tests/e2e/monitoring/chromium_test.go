@@ -74,6 +74,13 @@ func browse(t *testing.T) *browser {
 	return b
 }
 
+// resize gives the page a window of a width.
+func (b *browser) resize(width int) {
+	b.t.Helper()
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 1400,
+		"deviceScaleFactor": 1, "mobile": false}, nil)
+}
+
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()

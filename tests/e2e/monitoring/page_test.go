@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
@@ -31,8 +33,13 @@ func TestStatusPage(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
 		checkContrast(b)
-		checkPicture(b, scheme)
+		for name, width := range map[string]int{"": 1280, "-phone": 390} {
+			b.resize(width)
+			checkWidth(b, width)
+			checkPicture(b, scheme, scheme+name)
+		}
 	}
+	b.resize(1280)
 	checkTree(b)
 	checkKeys(b)
 	s.quit()
@@ -64,11 +71,14 @@ func checkValues(b *browser, s server) {
 	var page shown
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		b.value(readTables, &page)
-		if quiet(admin.Count(s), page.Status.Stats) {
+		filter := filterRows(s.Filter().Status())
+		if quiet(admin.Count(s), page.Status.Stats) && slices.EqualFunc(filter,
+			filterShown(page.Tables["filter"]), slices.Equal) && filter[2][2] != "0" {
 			break
 		}
 		if time.Now().After(deadline) {
-			b.t.Fatalf("the page has %v, the stack %v", page.Status.Stats, admin.Count(s))
+			b.t.Fatalf("the page has %v, the stack %v; the filter %q, and %q", page.Status.Stats,
+				admin.Count(s), filterShown(page.Tables["filter"]), filter)
 		}
 	}
 	want, device := page.Status.Stats.Counters, s.Device().Stats()
@@ -87,8 +97,8 @@ func checkValues(b *browser, s server) {
 	}
 	traffic := page.Tables["traffic"]
 	for i, n := range sums {
-		if got := strings.ReplaceAll(traffic[0][5+i], ",", ""); got != fmt.Sprint(n) || n == 0 {
-			b.t.Errorf("column %d of the traffic is %s, want %d", 5+i, got, n)
+		if got := strings.ReplaceAll(traffic[0][7+i], ",", ""); got != fmt.Sprint(n) || n == 0 {
+			b.t.Errorf("column %d of the traffic is %s, want %d", 7+i, got, n)
 		}
 	}
 	if len(page.Tables["queues"]) != 2 || len(page.Tables["health"]) != len(s.Health()) {
@@ -104,9 +114,33 @@ func checkValues(b *browser, s server) {
 			b.t.Errorf("drops: %q, want %+v", row, p)
 		}
 	}
+	if n := len(page.Tables["traffic"]); n != 2 || page.Tables["traffic"][1][0] != "Linux: port" {
+		b.t.Errorf("%d rows of traffic: %q", n, page.Tables["traffic"])
+	}
 	if conns := page.Tables["conns"]; len(conns) == 0 || conns[0][2] != "tcp LISTEN" {
 		b.t.Errorf("connections: %q", conns)
 	}
+}
+
+// filterRows returns the panel of the filter as it is to be: a denied prefix, two rules, a policy.
+func filterRows(want stack.FilterStatus) [][]string {
+	row := func(name, verdict string, packets uint64, about string) []string {
+		return []string{name, verdict, fmt.Sprint(packets), about}
+	}
+	e, c := want.Entries[0], want.Chains[0]
+	return [][]string{
+		row("203.0.113.0/24", "deny", e.Packets, "until "+e.Until.UTC().Format(time.DateTime)),
+		row("input rule 1", "accept", c.Rules[0].Packets, c.Rules[0].Text),
+		row("input rule 2", "drop", c.Rules[1].Packets, c.Rules[1].Text),
+		row("input policy", "accept", c.Packets, "–")}
+}
+
+// filterShown returns the panel of the filter, without rates.
+func filterShown(rows [][]string) (all [][]string) {
+	for _, r := range rows {
+		all = append(all, []string{r[0], r[1], strings.ReplaceAll(r[2], ",", ""), r[4]})
+	}
+	return all
 }
 
 // quiet reports whether two readings are of the same counts. Looking and sleeping go on when no
@@ -159,7 +193,7 @@ func checkTree(b *browser) {
 		}
 	}
 	for role, least := range map[string]int{"main": 1, "banner": 1, "contentinfo": 1, "status": 1,
-		"button": 1, "heading": 7, "region": 6, "table": 5, "columnheader": 40, "rowheader": 8} {
+		"button": 1, "heading": 8, "region": 7, "table": 6, "columnheader": 47, "rowheader": 12} {
 		if roles[role] < least {
 			b.t.Errorf("%d nodes are a %s, want %d", roles[role], role, least)
 		}
@@ -195,13 +229,13 @@ func checkKeys(b *browser) {
 	b.press(" ", 32, " ")
 	b.await(`at("pause").getAttribute("aria-pressed") == "false"`)
 	tables := 0
-	for range 7 { // tables that may be wider than the window, then the links
+	for range 8 { // tables that may be wider than the window, then the links
 		if f := next(); f.Tag == "DIV" {
 			tables++
 		}
 	}
-	if tables != 5 {
-		b.t.Errorf("%d tables can be moved by keyboard, want 5", tables)
+	if tables != 6 {
+		b.t.Errorf("%d tables can be moved by keyboard, want 6", tables)
 	}
 }
 
@@ -242,13 +276,29 @@ func luminance(t *testing.T, colour string) float64 {
 	return .2126*c[0] + .7152*c[1] + .0722*c[2]
 }
 
+// checkWidth wants no part of the page to be outside of a window of a width: at that of a desktop
+// no table is to be moved to be seen, at any other the page itself is not.
+func checkWidth(b *browser, width int) {
+	b.t.Helper()
+	var page int
+	var wide []string
+	b.value("document.documentElement.scrollWidth", &page)
+	b.value(`[...document.querySelectorAll(".scroll")].filter(e => e.scrollWidth > e.clientWidth).
+		map(e => e.querySelector("table").id)`, &wide)
+	if page > width || width >= 1280 && len(wide) > 0 {
+		b.t.Errorf("at %d pixels the page takes %d; wider than what is seen of them: %q", width,
+			page, wide)
+	}
+}
+
 // checkPicture wants the picture of the page to be light or dark in its corner.
-func checkPicture(b *browser, scheme string) {
+func checkPicture(b *browser, scheme, name string) {
 	b.t.Helper()
 	var shot struct{ Data []byte }
-	b.call("Page.captureScreenshot", map[string]any{"format": "png"}, &shot)
+	b.call("Page.captureScreenshot", map[string]any{"format": "png",
+		"captureBeyondViewport": true}, &shot)
 	if dir := os.Getenv("STATUS_PAGE"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, scheme+".png"), shot.Data, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), shot.Data, 0o644); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -256,8 +306,8 @@ func checkPicture(b *browser, scheme string) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	red, _, _, _ := picture.At(picture.Bounds().Dx()-30, 5).RGBA()
-	if light := red > 0x8000; light != (scheme == "light") || picture.Bounds().Dx() < 1000 {
+	red, _, _, _ := picture.At(picture.Bounds().Dx()-5, 5).RGBA()
+	if light := red > 0x8000; light != (scheme == "light") || picture.Bounds().Dx() < 370 {
 		b.t.Errorf("%s: red is %#x in the corner of %v", scheme, red, picture.Bounds())
 	}
 }

@@ -33,8 +33,15 @@ type server struct {
 func serve(t *testing.T) (s server) {
 	t.Helper()
 	a, b := wire.Pair()
-	s.Stack, s.nic = open(t, "sim_a", a, "192.0.2.1/24")
-	client, _ := open(t, "sim_b", b, "192.0.2.2/24")
+	f, err := stack.NewFilter("chain input { tcp dport 80 accept; udp dport 8 drop; }")
+	if err == nil {
+		err = f.Deny(netip.MustParsePrefix("203.0.113.0/24"), time.Hour)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Stack, s.nic = open(t, "sim_a", a, "192.0.2.1/24", f)
+	client, _ := open(t, "sim_b", b, "192.0.2.2/24", nil)
 	ln, err := s.Listen("tcp", ":80")
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +52,12 @@ func serve(t *testing.T) (s server) {
 	go web.Serve(ln)
 	t.Cleanup(func() { web.Close() })
 	s.quit = ask(t, client)
-	s.page = httptest.NewServer(admin.Handler(admin.Config{Stack: s.Stack}))
+	s.page = httptest.NewServer(admin.Handler(admin.Config{Stack: s.Stack,
+		Netdev: func() admin.Traffic {
+			c := s.nic.Counters().Netdev
+			return admin.Traffic{Name: "port", RxPackets: c.RxPackets, RxBytes: c.RxBytes,
+				TxPackets: c.TxPackets, TxBytes: c.TxBytes}
+		}}))
 	t.Cleanup(s.page.Close)
 	return s
 }
@@ -65,11 +77,17 @@ func ask(t *testing.T, client *stack.Stack) (quit func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	refused, err := client.Dial("udp", "192.0.2.1:8") // which the filter drops
+	if err != nil {
+		t.Fatal(err)
+	}
 	asking.Go(func() {
 		defer conn.Close()
+		defer refused.Close()
 		defer c.CloseIdleConnections()
 		for ctx.Err() == nil {
 			conn.Write([]byte("x"))
+			refused.Write([]byte("x"))
 			req, _ := http.NewRequestWithContext(ctx, "GET", "http://192.0.2.1/", nil)
 			resp, err := c.Do(req)
 			if err != nil {
@@ -86,7 +104,9 @@ func ask(t *testing.T, client *stack.Stack) (quit func()) {
 	return quit
 }
 
-func open(t *testing.T, name string, w wire.Wire, address string) (*stack.Stack, *simnic.NIC) {
+// open opens a stack on a software NIC, with a filter or nil.
+func open(t *testing.T, name string, w wire.Wire, address string,
+	f *stack.Filter) (*stack.Stack, *simnic.NIC) {
 	t.Helper()
 	n, err := simnic.New(simnic.Config{Name: name, Netdev: name + "net"})
 	if err != nil {
@@ -97,7 +117,7 @@ func open(t *testing.T, name string, w wire.Wire, address string) (*stack.Stack,
 		t.Fatal(err)
 	}
 	s, err := stack.Open(t.Context(),
-		stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1},
+		stack.Config{Filter: f, Addressing: stack.AddressOptions{DuplicateDetection: -1},
 			Addresses: []netip.Prefix{netip.MustParsePrefix(address)},
 			NIC: dv.NIC{Model: dv.Model{
 				Kernel: kernel.Opener(n),
