@@ -48,6 +48,7 @@ type plan struct {
 	uplink    stack.UplinkOptions
 	tcp       stack.TCPOptions
 	debug     []string // what clients may ask the server for debugging
+	filter    string   // of the server
 }
 
 var (
@@ -67,8 +68,12 @@ func newSickWorld(t *testing.T, p plan) *sickWorld {
 	t.Cleanup(func() { s.closeAfter(nil) })
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelWarn,
 		ReplaceAttr: withoutTime}))
+	filter, err := stack.NewFilter(p.filter)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w.server = w.open(1, near, p.portMTU, stack.Config{NIC: p.nic, Logger: log,
-		Addresses: []netip.Prefix{sickAddress}, Uplink: p.uplink, TCP: p.tcp})
+		Addresses: []netip.Prefix{sickAddress}, Uplink: p.uplink, TCP: p.tcp, Filter: filter})
 	s.stack = w.server
 	if err := s.serveAdmin(&serveFlags{debug: p.debug}, log); err != nil {
 		t.Fatal(err)
@@ -185,6 +190,11 @@ func sicknesses() []sickness {
 		{"duplicate address", plan{}, duplicateAddress,
 			[]pageCommand{{"status errors", `^COUNT|address_conflicts`}},
 			[]string{`address_conflicts +packets by which another host claims`}},
+		{"denied client", plan{filter: "chain input { tcp dport 80 accept; udp dport 53 accept; " +
+			"policy drop; }"}, deniedClient,
+			[]pageCommand{{"filter show", ""}, {"status errors", `^COUNT|link_rx_filtered`}},
+			[]string{`deny +[1-9]\d* packets +192.0.2.1/32 +until`, `policy +[1-9]\d* packets +drop`,
+				`link_rx_filtered +packets that the filter has dropped`}},
 	}
 }
 
@@ -289,6 +299,25 @@ func smallBuffer(w *sickWorld) {
 	}
 	w.await("udp_packets_received", 1)
 	w.await("udp_receive_buffer_errors", 1)
+}
+
+// deniedClient sends to a port that no rule lets in, and then from a host that is denied.
+func deniedClient(w *sickWorld) {
+	send := func(port uint16, n int) {
+		for range n {
+			if _, err := w.far.Send([]frame.Frame{udpFrame(port, 100)}); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	send(9999, 3)
+	w.await("link_rx_filtered", 3)
+	if err := w.server.Filter().Deny(netip.MustParsePrefix("192.0.2.1/32"),
+		time.Hour); err != nil {
+		w.t.Fatal(err)
+	}
+	send(53, 20)
+	w.await("link_rx_filtered", 23)
 }
 
 // duplicateAddress has another host say that the address is its own.
