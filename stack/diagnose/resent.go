@@ -2,8 +2,8 @@ package diagnose
 
 import "fmt"
 
-// resentSegments is the share of segments sent again, for one cause, that is worth a line.
-const resentSegments = 0.005
+// resentSegments gives the share that is worth a line, lateSegments that of those only late.
+const resentSegments, lateSegments = 0.005, 0.015
 
 func resentRules() []rule {
 	return []rule{
@@ -34,9 +34,9 @@ func (o *observation) resent() (r resent) {
 	return r
 }
 
-// describe says how many segments were sent again for a cause; "" if too few to tell.
-func (r resent) describe(n uint64, cause string) string {
-	if n < least || share(n, r.sent) < resentSegments {
+// describe says how many segments were sent again for a cause; "" if that is less than a share.
+func (r resent) describe(n uint64, worth float64, cause string) string {
+	if n < least || share(n, r.sent) < worth {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d segments (%s) were sent again %s, %d for any reason", n, r.sent,
@@ -45,7 +45,7 @@ func (r resent) describe(n uint64, cause string) string {
 
 func lostSegments(o *observation) (float64, string) {
 	r := o.resent()
-	if e := r.describe(r.lost, "as the peer told that they are missing"); e != "" {
+	if e := r.describe(r.lost, resentSegments, "as the peer told that they are missing"); e != "" {
 		return costOfLoss(share(r.lost, r.sent)), e
 	}
 	return 0, ""
@@ -53,15 +53,15 @@ func lostSegments(o *observation) (float64, string) {
 
 func reorderedSegments(o *observation) (float64, string) {
 	r := o.resent()
-	if e := r.describe(r.late, "though the peer had them already"); e != "" {
-		return costOfLoss(share(r.late, r.sent)) / 2, e
+	if e := r.describe(r.late, lateSegments, "though the peer had them already"); e != "" {
+		return costOfLoss(share(r.late, r.sent)) / 4, e
 	}
 	return 0, ""
 }
 
 func timedOutSegments(o *observation) (float64, string) {
 	r := o.resent()
-	if e := r.describe(r.timeout, "as a timer expired"); e != "" {
+	if e := r.describe(r.timeout, resentSegments, "as a timer expired"); e != "" {
 		return costOfLoss(2 * share(r.timeout, r.sent)), e
 	}
 	return 0, ""
