@@ -163,6 +163,7 @@ type Config struct {
 	// crypto/rand. For simulations: what should be hard to guess is what Random makes it.
 	Random io.Reader
 
+	local         localPrefixes  // see WithLocal
 	hostAddresses []netip.Prefix // of the netdev, with Host; set by Open
 	netdevName    string         // set by Open if the port has a netdev here
 
@@ -442,7 +443,59 @@ func (c Config) Validate() error {
 	return c.UDPBuffer.validate("UDP buffer")
 }
 
+// WithLocal returns c with all addresses of the prefixes for ours, beside Addresses: as
+// "ip route add local PREFIX dev lo" has it on Linux. Listeners and sockets receive what is sent to
+// any of them, can be bound to one, and answer from the one that was asked; what is sent of our own
+// accord leaves from Addresses. They cost no more than one address. Routers send what is for them
+// to an address of Addresses. On the link we answer ARP for all of them, so a prefix must not be
+// that of the link; for IPv6 nothing is answered, as on Linux. Not with Host.
+func (c Config) WithLocal(prefixes ...netip.Prefix) Config {
+	c.local = append(c.local[:len(c.local):len(c.local)], prefixes...)
+	return c
+}
+
+// localPrefixes are those of WithLocal.
+type localPrefixes []netip.Prefix
+
+// contains says whether a is an address of one of them.
+func (l localPrefixes) contains(a tcpip.Address) bool {
+	if len(l) == 0 || a.Len() == 0 {
+		return false
+	}
+	ip := fromAddress(a)
+	return slices.ContainsFunc(l, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// validateLocal says in one sentence what is wrong with the prefixes of WithLocal.
+func (c Config) validateLocal() error {
+	for _, p := range c.local {
+		a := p.Addr()
+		switch {
+		case !p.IsValid() || a.Is4In6() || p != p.Masked():
+			return fmt.Errorf("local prefix %v is none; write the first address and the length, "+
+				"such as 198.51.100.0/24", p)
+		case a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified():
+			return fmt.Errorf("local prefix %v is not of unicast addresses that are routed; "+
+				"give one that routers send to us", p)
+		case c.Host:
+			return fmt.Errorf("local prefix %v is given with Host, whose addresses are the "+
+				"netdev's; leave out one of the two", p)
+		}
+		for _, own := range c.Addresses {
+			if own.Bits() < own.Addr().BitLen() && p.Bits() < own.Addr().BitLen() &&
+				p.Overlaps(own.Masked()) {
+				return fmt.Errorf("local prefix %v has addresses of the link's subnet %v, which "+
+					"are other hosts'; give one that is routed to us", p, own.Masked())
+			}
+		}
+	}
+	return nil
+}
+
 func (c Config) validateAddresses() error {
+	if err := c.validateLocal(); err != nil {
+		return err
+	}
 	seen := map[netip.Addr]bool{}
 	for _, p := range c.Addresses {
 		if err := env.CheckAddress(p); err != nil {

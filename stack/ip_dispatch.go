@@ -208,7 +208,58 @@ func (e *ipv4Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 		e.layer.errors.dropped.Increment()
 		return
 	}
+	if ep, ok := e.layer.acquireLocal(e.ipv4Host, header.IPv4MinimumSize, pkt); !ok {
+		return
+	} else if ep != nil {
+		defer ep.DecRef()
+	}
 	e.ipv4Host.HandlePacket(pkt)
+}
+
+// acquireLocal makes the destination of a packet an address of e while it is handled, if it is one
+// of a local prefix: nil if not. ok is false if the packet claims to be from one, and is dropped.
+func (l ipLayer) acquireLocal(e gstack.AddressableEndpoint, size int,
+	pkt *gstack.PacketBuffer) (ep gstack.AddressEndpoint, ok bool) {
+	if len(l.local) == 0 {
+		return nil, true
+	}
+	b, whole := pkt.Data().PullUp(size)
+	if !whole {
+		return nil, true
+	}
+	var from, to tcpip.Address
+	if size == header.IPv4MinimumSize {
+		from, to = header.IPv4(b).SourceAddress(), header.IPv4(b).DestinationAddress()
+	} else {
+		from, to = header.IPv6(b).SourceAddress(), header.IPv6(b).DestinationAddress()
+	}
+	if l.local.contains(from) {
+		l.errors.dropped.Increment()
+		return nil, false
+	}
+	if !l.local.contains(to) {
+		return nil, true
+	}
+	return e.AcquireAssignedAddress(to, true, gstack.NeverPrimaryEndpoint, false), true
+}
+
+// AcquireAssignedAddress implements gstack.AddressableEndpoint: addresses of local prefixes are
+// made when they are asked for.
+func (e *ipv4Endpoint) AcquireAssignedAddress(a tcpip.Address, allowTemp bool,
+	tempPEB gstack.PrimaryEndpointBehavior, readOnly bool) gstack.AddressEndpoint {
+	if e.layer.local.contains(a) {
+		allowTemp, tempPEB = true, gstack.NeverPrimaryEndpoint
+	}
+	return e.ipv4Host.AcquireAssignedAddress(a, allowTemp, tempPEB, readOnly)
+}
+
+// AcquireAssignedAddress implements gstack.AddressableEndpoint, likewise.
+func (e *ipv6Endpoint) AcquireAssignedAddress(a tcpip.Address, allowTemp bool,
+	tempPEB gstack.PrimaryEndpointBehavior, readOnly bool) gstack.AddressEndpoint {
+	if e.layer.local.contains(a) {
+		allowTemp, tempPEB = true, gstack.NeverPrimaryEndpoint
+	}
+	return e.ipv6Host.AcquireAssignedAddress(a, allowTemp, tempPEB, readOnly)
 }
 
 // WritePacket implements gstack.NetworkEndpoint.
@@ -237,6 +288,7 @@ type ipLayer struct {
 	neighbours *neighbours
 	errors     *icmpErrors
 	beside     bool // the kernel has the addresses, too, and answers for them (Config.Host)
+	local      localPrefixes
 	// the largest packet besides the link's MTU; nil: there never is one
 	limit4, limit6 func() uint32
 }
@@ -435,6 +487,11 @@ func (e *ipv6Endpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 				e.layer.addrs.HeardNDP(pkt, e.nic)
 			}
 		}
+	}
+	if ep, ok := e.layer.acquireLocal(e.ipv6Host, header.IPv6MinimumSize, pkt); !ok {
+		return
+	} else if ep != nil {
+		defer ep.DecRef()
 	}
 	e.ipv6Host.HandlePacket(pkt)
 }

@@ -55,7 +55,8 @@ func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours, mtu *linkMT
 	errs *icmpErrors) (*gstack.Stack, error) {
 	installLogFilter()
 	dad := addrconf.Detection(cfg.Addressing.DuplicateDetection)
-	layer := ipLayer{addrs: addrs, neighbours: n, errors: errs, beside: cfg.Host}
+	layer := ipLayer{addrs: addrs, neighbours: n, errors: errs, beside: cfg.Host,
+		local: cfg.local}
 	if cfg.Dynamic.has(DHCPv4) {
 		layer.limit4, layer.limit6 = mtu.limit4, mtu.limit6
 	}

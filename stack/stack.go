@@ -386,6 +386,7 @@ func (s *Stack) attach(ctx context.Context, link gstack.LinkEndpoint) error {
 type fastLink interface {
 	BindStack(*gstack.Stack, tcpip.NICID) error
 	SetLocalAddresses([]netip.Prefix)
+	SetLocalPrefixes([]netip.Prefix)
 	SetDatagramSinks(func(queue int, v6 bool, port uint16) rdma.DatagramSink)
 	datagramLink
 }
@@ -421,6 +422,7 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 		return nil
 	}
 	if !s.cfg.NoFastPath {
+		b.SetLocalPrefixes(s.cfg.local)
 		s.addrs.TellAddresses(b.SetLocalAddresses)
 		s.datagrams = b
 		b.SetDatagramSinks(s.udp.ports.find)

@@ -319,7 +319,8 @@ type peerKey struct {
 
 // remember stores that from has sent to the address to, if a reply might leave from another.
 func (o *replySources) remember(s *Stack, from tcpip.FullAddress, to tcpip.Address) {
-	if to.Len() == 0 || !s.addrs.Sources().Ambiguous(from.Addr, to) || !s.owns(to) {
+	if to.Len() == 0 || !s.cfg.local.contains(to) &&
+		(!s.addrs.Sources().Ambiguous(from.Addr, to) || !s.owns(to)) {
 		return
 	}
 	key := peerKey{from.Addr, from.Port}

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"time"
 
@@ -112,10 +113,39 @@ type localAddrs struct {
 	own4       []uint32 // our IPv4 addresses
 	broadcast4 []uint32 // of their subnets
 	own6       [][2]uint64
+	whole4     []prefix4 // all of whose addresses are ours
+	whole6     []prefix6
 }
 
-func newLocalAddrs(addresses []netip.Prefix) *localAddrs {
+// prefix4 and prefix6 hold the address and the mask of a prefix.
+type (
+	prefix4 struct{ address, mask uint32 }
+	prefix6 struct{ address, mask [2]uint64 }
+)
+
+func (p *prefix4) contains(a uint32) bool { return a&p.mask == p.address }
+
+func (p *prefix6) contains(a [2]uint64) bool {
+	return a[0]&p.mask[0] == p.address[0] && a[1]&p.mask[1] == p.address[1]
+}
+
+// addPrefix makes all addresses of p ours.
+func (h *localAddrs) addPrefix(p netip.Prefix) {
+	mask := net.CIDRMask(p.Bits(), p.Addr().BitLen())
+	a := p.Masked().Addr().AsSlice()
+	if p.Addr().Is4() {
+		h.whole4 = append(h.whole4, prefix4{binary.BigEndian.Uint32(a),
+			binary.BigEndian.Uint32(mask)})
+		return
+	}
+	h.whole6 = append(h.whole6, prefix6{address6(a), address6(mask)})
+}
+
+func newLocalAddrs(addresses, whole []netip.Prefix) *localAddrs {
 	h := &localAddrs{}
+	for _, p := range whole {
+		h.addPrefix(p)
+	}
 	for _, p := range addresses {
 		if p.Addr().Is4() {
 			b := p.Addr().As4()
@@ -178,6 +208,12 @@ func (h *localAddrs) accepts4(src, dst uint32) bool {
 		}
 		ours = ours || dst == own
 	}
+	for i := range h.whole4 {
+		if h.whole4[i].contains(src) {
+			return false
+		}
+		ours = ours || h.whole4[i].contains(dst)
+	}
 	return ours
 }
 
@@ -194,8 +230,17 @@ func (h *localAddrs) accepts6(src, dst [2]uint64) bool {
 		}
 		ours = ours || dst == own
 	}
+	for i := range h.whole6 {
+		if h.whole6[i].contains(src) {
+			return false
+		}
+		ours = ours || h.whole6[i].contains(dst)
+	}
 	return ours
 }
+
+// SetLocalPrefixes makes all addresses of the prefixes ours, from the next SetLocalAddresses on.
+func (e *Endpoint) SetLocalPrefixes(whole []netip.Prefix) { e.localPrefixes.Store(&whole) }
 
 // SetLocalAddresses opens the fast path to the transport layer for packets to these addresses,
 // which are in use, each with the length of its subnet's prefix. Call it again when they change;
@@ -206,7 +251,11 @@ func (e *Endpoint) SetLocalAddresses(addresses []netip.Prefix) {
 		e.localAddrs.Store(nil)
 		return
 	}
-	e.localAddrs.Store(newLocalAddrs(addresses))
+	var whole []netip.Prefix
+	if p := e.localPrefixes.Load(); p != nil {
+		whole = *p
+	}
+	e.localAddrs.Store(newLocalAddrs(addresses, whole))
 }
 
 // DatagramSink is a socket that takes datagrams directly from the receive ring. Each of them is

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,24 +91,25 @@ type Endpoint struct {
 	offload   *offload
 
 	// Read for each packet or batch, without a lock.
-	queues     atomic.Pointer[current]       // written with switching held
-	rx         atomic.Pointer[[]*rxCounters] // by worker; grows, with switching held
-	mtu        atomic.Uint32
-	limits     packetLimits
-	mtuCap     atomic.Uint32 // as SetMTU was told
-	mac        atomic.Uint64
-	address    atomic.Pointer[tcpip.LinkAddress]
-	localAddrs atomic.Pointer[localAddrs] // nil: no fast path for what is received
-	fastPath   atomic.Pointer[fastPath]   // nil: none for what is sent; written with mu held
-	sinks      atomic.Pointer[sinkFinder] // nil: there are none
-	taps       taps
-	steering   atomic.Pointer[Steering]   // nil: all frames are ours
-	settling   atomic.Pointer[rendezvous] // nil: Settled was not called
-	passing    atomic.Pointer[rendezvous] // nil: Between was not called
-	injected   atomic.Pointer[rxCounters] // nil: nothing has been injected
-	closed     atomic.Bool
-	refusing   atomic.Bool // see Refuse
-	resets     resets
+	queues        atomic.Pointer[current]       // written with switching held
+	rx            atomic.Pointer[[]*rxCounters] // by worker; grows, with switching held
+	mtu           atomic.Uint32
+	limits        packetLimits
+	mtuCap        atomic.Uint32 // as SetMTU was told
+	mac           atomic.Uint64
+	address       atomic.Pointer[tcpip.LinkAddress]
+	localAddrs    atomic.Pointer[localAddrs]     // nil: no fast path for what is received
+	localPrefixes atomic.Pointer[[]netip.Prefix] // all of whose addresses are ours
+	fastPath      atomic.Pointer[fastPath]       // nil: none for what is sent; written with mu held
+	sinks         atomic.Pointer[sinkFinder]     // nil: there are none
+	taps          taps
+	steering      atomic.Pointer[Steering]   // nil: all frames are ours
+	settling      atomic.Pointer[rendezvous] // nil: Settled was not called
+	passing       atomic.Pointer[rendezvous] // nil: Between was not called
+	injected      atomic.Pointer[rxCounters] // nil: nothing has been injected
+	closed        atomic.Bool
+	refusing      atomic.Bool // see Refuse
+	resets        resets
 
 	// of backends that are not in use any more, since New
 	pastOutOfBuffer, switches atomic.Uint64

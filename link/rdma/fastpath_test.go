@@ -376,7 +376,8 @@ func TestFastPathFollowsAddresses(t *testing.T) {
 // layer.
 func TestFastPathDoesNotAllocate(t *testing.T) {
 	h := newLocalAddrs(
-		[]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
+		[]netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")},
+		nil)
 	for _, v6 := range []bool{false, true} {
 		f := segment(0)
 		f.V6 = v6
@@ -392,5 +393,28 @@ func TestFastPathDoesNotAllocate(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("IPv6 %v: %v allocations", v6, n)
 		}
+	}
+}
+
+// BenchmarkAccepts decides about packets to an address of ours, and to 16,384 of a prefix.
+func BenchmarkAccepts(b *testing.B) {
+	own := []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}
+	for name, whole := range map[string][]netip.Prefix{
+		"one": nil, "prefix": {netip.MustParsePrefix("198.51.64.0/18")}} {
+		b.Run(name, func(b *testing.B) {
+			h, n, bad := newLocalAddrs(own, whole), uint32(0), 0
+			for b.Loop() {
+				dst := uint32(10<<24 | 1)
+				if whole != nil {
+					dst = 198<<24 | 51<<16 | 64<<8 | n&0x3fff
+				}
+				if n++; !h.accepts4(10<<24|2, dst) {
+					bad++
+				}
+			}
+			if bad > 0 {
+				b.Errorf("%d are not ours", bad)
+			}
+		})
 	}
 }
