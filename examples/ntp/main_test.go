@@ -40,7 +40,7 @@ func TestClient(t *testing.T) {
 		putTime(query[atTransmit:], sent)
 		if _, err := c.Write(query); err == nil {
 			c.SetReadDeadline(time.Now().Add(time.Second))
-			n, err = c.Read(answer)
+			n, _ = c.Read(answer) // an error, until the server listens
 			got = time.Now()
 		}
 		if time.Now().After(end) {
