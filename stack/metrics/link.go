@@ -44,15 +44,20 @@ func (p *page) writeLink(st *stack.Stack) {
 	rules := map[string]uint64{}
 	kinds := []string{}
 	for _, r := range st.Rules() {
-		if rules[r.To]++; rules[r.To] == 1 {
-			kinds = append(kinds, r.To)
+		kind := r.To
+		if r.Program != 0 {
+			kind = "AF_XDP" // whichever of the queues have a socket
+		}
+		if rules[kind]++; rules[kind] == 1 {
+			kinds = append(kinds, kind)
 		}
 	}
 	var byKind []sample
 	for _, kind := range kinds {
 		byKind = append(byKind, of(rules[kind], "kind", kind))
 	}
-	p.family(gauge, "rules", "Rules of the device by where they lead frames.", byKind...)
+	p.family(gauge, "rules", "Rules of the device, or the XDP program, by where they lead frames.",
+		byKind...)
 }
 
 // writeDropped writes what was dropped, and why: by rings or packet sockets, and above them.

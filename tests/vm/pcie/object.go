@@ -20,7 +20,6 @@ type objectTable struct {
 	mkeys  map[uint32]*simnic.MKey
 	qps    map[uint32]*queuePair
 	srqs   map[uint32]*sharedQueue
-	plain  map[uint32]bool   // memory keys of keys: only their numbers
 	tis    map[uint32]uint32 // transport domain of a TIS
 	tables map[uint32]*flowTable
 	roots  map[tableKind]uint32 // flow tables where frames start
@@ -48,8 +47,8 @@ func (t *objectTable) destroyAll(f *Function) {
 		cqs: map[uint32]*simnic.CQ{}, sqs: map[uint32]*simnic.SQ{}, rqs: map[uint32]*simnic.RQ{},
 		rqts: map[uint32]*simnic.RQT{}, tirs: map[uint32]*simnic.TIR{},
 		mkeys: map[uint32]*simnic.MKey{}, qps: map[uint32]*queuePair{},
-		srqs:  map[uint32]*sharedQueue{},
-		plain: map[uint32]bool{}, tis: map[uint32]uint32{}, tables: map[uint32]*flowTable{},
+		srqs: map[uint32]*sharedQueue{},
+		tis:  map[uint32]uint32{}, tables: map[uint32]*flowTable{},
 		roots:    map[tableKind]uint32{},
 		contexts: map[uint32]*userContext{}, umems: map[uint32]*umem{},
 		inUMEM:        map[uint32]umemUse{},
@@ -118,29 +117,8 @@ func (f *Function) ring(in []byte, off, shift, offset, size int) (*simnic.Memory
 	return simnic.NewPagedMemory(pages, offset, size)
 }
 
-// createPlain creates an object of which the model keeps only the number.
-func (f *Function) createPlain(_, out []byte) error {
-	n, err := f.numbers[kindQueue].alloc(firstPlain)
-	if err != nil {
-		return err
-	}
-	f.objects.plain[n] = true
-	number.set(out, uint64(n))
-	return nil
-}
-
 // firstPlain keeps these numbers apart from the core's, which need fewer than 20 bits.
 const firstPlain = 1 << 21
-
-func (f *Function) destroyPlain(in, _ []byte) error {
-	n := number.u32(in)
-	if _, err := find(f.objects.plain, "queue", n); err != nil {
-		return err
-	}
-	delete(f.objects.plain, n)
-	f.numbers[kindQueue].give(n)
-	return nil
-}
 
 // banks returns the guest's physical memory, for keys that address it directly.
 func (d *dmaMap) banks() []simnic.Bank {
