@@ -169,10 +169,11 @@ func (r *ringServer) open(p *stack.Predecessor) *ringStack {
 	o.stop = stop
 	taken := make(chan struct{})
 	e := ending{device: st, limit: stepTime, log: log, taken: taken, drain: st.Drain,
-		conns: st.Conns, cut: st.Cut, flush: st.Shutdown, closeStack: func() error {
-			o.resets = resets(r.t, r.host.net)
-			return st.Close()
-		},
+		conns: st.Conns, cut: st.Cut, flush: func(ctx context.Context) error {
+			counted := r.countResets(o)
+			defer func() { <-counted }()
+			return st.Shutdown(ctx)
+		}, closeStack: st.Close,
 		toLinux: (&serveFlags{handOverToKernel: r.toLinux != nil}).toLinux(st, r.toLinux)}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: o.path})
 	if err != nil {
@@ -191,6 +192,24 @@ func (r *ringServer) open(p *stack.Predecessor) *ringStack {
 		waiting.Wait()
 	}()
 	return o
+}
+
+// countResets notes what the host's kernel has sent until the stack begins to close. What comes
+// behind the end of a connection later finds Linux, which resets it: see stack.Stack.Shutdown.
+func (r *ringServer) countResets(o *ringStack) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(time.Millisecond); ; <-tick.C {
+			n := resets(r.t, r.host.net)
+			if o.stack.Unhealthy() != nil {
+				tick.Stop()
+				return
+			}
+			o.resets = n
+		}
+	}()
+	return done
 }
 
 func (r *ringServer) next() { r.start() }
