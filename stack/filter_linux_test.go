@@ -78,8 +78,8 @@ func (h *handoverWorld) testFilterOf(s *stack.Stack) {
 }
 
 // TestFilterHandOver: rules hold on packet sockets and rings, with an address of the stack's own
-// and with the host's, and on AF_XDP, and answers pass; a stack that takes over has the rules of its own list, and
-// denies whom the one before denies.
+// and with the host's, and on AF_XDP, and answers pass; a stack that takes over has the rules of
+// its own list, and denies whom the one before denies.
 func TestFilterHandOver(t *testing.T) {
 	onEachLink(t, testFilterHandOver)
 	for name, host := range map[string]bool{"AF_XDP": false, "host on AF_XDP": true} {

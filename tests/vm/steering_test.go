@@ -188,8 +188,8 @@ func testBeforeNtuple(t *testing.T, w *world) {
 }
 
 // testDenied: what a source that is denied sends in numbers is dropped by rules that the kernel has
-// taken, and does not come to the rings; what it sends to the netdev is the kernel's, as before; and
-// it is served again once it is denied no more.
+// taken, and does not come to the rings; what it sends to the netdev is the kernel's, as before.
+// It is served again once it is denied no more.
 func testDenied(t *testing.T, w *world) {
 	s := w.serve(t, "http", "--debug-endpoints")
 	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
@@ -210,7 +210,7 @@ func testDenied(t *testing.T, w *world) {
 	show := func() string { return w.run(t, "rdma-netstack", "filter", "show") }
 	eventually(t, show, func() bool {
 		flood(300)
-		return strings.Contains(show(), "2 rules in the NIC or the sockets, 0 without room; 0 refused")
+		return strings.Contains(show(), "2 rules in the NIC or the sockets, 0 without room; 0 ref")
 	})
 	contains(t, w.run(t, "rdma-netstack", "status", "rules"), "nobody (dropped)",
 		"UDP from "+source+"/32 to ports 0 to 32767")
