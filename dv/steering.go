@@ -264,7 +264,7 @@ func (d *Device) addGroup(g group, qp *uverbs.QP) error {
 type DropRule struct {
 	From  netip.Prefix
 	Proto uint8 // 6 (TCP) or 17 (UDP)
-	// Port has those bits of the destination port that Mask has set, the first ones.
+	// Port holds those bits of the destination port that Mask sets, the first ones.
 	Port, Mask uint16
 	To         netip.Addr // the destination; the zero Addr: any of our MAC
 }
@@ -325,7 +325,7 @@ const (
 	dropPriorityHost = uint16(PriorityHandOver)
 )
 
-// AddDrop has the device drop the frames of r, from now on. Frames of Linux are not touched: the
+// AddDrop makes the device drop the frames of r, from now on. Frames of Linux are not touched: the
 // rule has our MAC, or with Config.HostMode an address and port that a rule of AddRule leads here.
 // unix.ENOSPC, ENOMEM, EOPNOTSUPP: the device has no room, or no such rules.
 func (d *Device) AddDrop(r DropRule) (*Drop, error) {

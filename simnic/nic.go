@@ -30,7 +30,7 @@ type Config struct {
 	// Lenient accepts WQEs that no known driver should post but not all hardware refuses: a frame
 	// of 18 bytes or less, less inline than the port's minimum. Violations are counted either way.
 	Lenient bool
-	// RefuseImmediate has a SEND with a non-zero immediate fail by a local protection error. VPP
+	// RefuseImmediate fails a SEND with a non-zero immediate by a local protection error. VPP
 	// keeps its bookkeeping there, and up to ConnectX-5 its frames leave. Of ConnectX-6 Dx and -7
 	// its first SEND is reported to fail with the syndromes 0x04 and 0x52
 	// (github.com/FDio/csit/issues/3988); no report says that the immediate is the cause.

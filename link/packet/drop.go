@@ -7,7 +7,7 @@ import "net/netip"
 type SourceDrop struct {
 	From  netip.Prefix
 	Proto uint8 // 6 (TCP) or 17 (UDP)
-	// Port has the bits of the destination port that Mask has set.
+	// Port holds the bits of the destination port that Mask sets.
 	Port, Mask uint16
 }
 

@@ -28,7 +28,7 @@ type FilterRow struct {
 	Name    string `json:"name"` // 192.0.2.0/24, input rule 3 or input policy
 	Verdict string `json:"verdict"`
 	Packets uint64 `json:"packets"`
-	// About has the text of a rule, and until when a prefix counts; "" through [ReadOnly].
+	// About holds the text of a rule, and until when a prefix counts; "" through [ReadOnly].
 	About string `json:"about,omitempty"`
 }
 

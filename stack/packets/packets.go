@@ -16,7 +16,7 @@ const Room = 1472
 type Packet struct {
 	// Payload may be read until the handler returns, and must not be changed.
 	Payload []byte
-	// From has the sender, and To the address and port of ours that it sent to, which the answer
+	// From names the sender, and To the address and port of ours that it sent to, which the answer
 	// leaves from. IPv4 addresses are never IPv4-mapped.
 	From, To netip.AddrPort
 	// At tells when the NIC received the datagram or, where the NIC does not say, when it came to
@@ -24,8 +24,8 @@ type Packet struct {
 	At time.Time
 	// TOS holds the type of service, or traffic class. The lower two bits are ECN.
 	TOS uint8
-	// Reply has no bytes and room for [Room]. What it has when the handler returns is sent to From;
-	// nothing is if it is empty. It may be made other memory, or part of Payload.
+	// Reply begins without bytes and with room for [Room]. What it has when the handler returns is
+	// sent to From; nothing is if it is empty. It may be made other memory, or part of Payload.
 	Reply []byte
 }
 

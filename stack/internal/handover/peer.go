@@ -66,7 +66,7 @@ type state struct {
 	Addresses []netip.Prefix `json:"addresses"`
 	Backend   string         `json:"backend"` // of rdma.BackendKind, which is at work
 	Host      bool           `json:"host"`    // as Config.Host
-	// Filter has the prefixes that are denied or allowed, as the stack writes them.
+	// Filter holds the prefixes that are denied or allowed, as the stack writes them.
 	Filter json.RawMessage `json:"filter,omitempty"`
 }
 

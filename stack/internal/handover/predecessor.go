@@ -25,7 +25,7 @@ type Predecessor struct {
 
 	backend string // of rdma.BackendKind, which its stack is on
 	host    bool
-	// Filter has the prefixes of its packet filter, as JSON; nil: none.
+	// Filter holds the prefixes of its packet filter, as JSON; nil: none.
 	Filter []byte
 	// Ports are the sockets that it had, on the host's own addresses.
 	Ports Inherited
