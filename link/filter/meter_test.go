@@ -254,6 +254,11 @@ func TestInventedSources(t *testing.T) {
 		b.Begin(f)
 		for range 1000 {
 			b.Receive(flood)
+			for range 4 {
+				n++
+				ip[13], ip[14], ip[15] = byte(n>>16), byte(n>>8), byte(n)
+				b.Receive(ip)
+			}
 		}
 		b.End()
 		c.Advance(100 * time.Millisecond)

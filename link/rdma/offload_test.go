@@ -308,3 +308,69 @@ func TestOffloadChangedInFlood(t *testing.T) {
 	close(done)
 	all.Wait()
 }
+
+// TestOffloadOfHost: in host mode each of our ports has its own rule, which ends with the port:
+// from then on Linux has the frames of a source that is denied.
+func TestOffloadOfHost(t *testing.T) {
+	w := &flooded{t: t}
+	var err error
+	if w.filter, err = filter.New(nil, clocktest.Showing(func() time.Time {
+		return time.Unix(1, w.now.Load())
+	})); err != nil {
+		t.Fatal(err)
+	}
+	if w.nic, err = simnic.New(simnic.Config{MAC: []byte{2, 0, 0, 0, 0, 9}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.nic.Close() })
+	near, far := wire.Pair()
+	linux, ours := wire.Pair()
+	var toLinux atomic.Uint64
+	for _, err := range []error{w.nic.ConnectWire(near), w.nic.ConnectNetdev(ours),
+		far.Start(func([]frame.Frame) {}),
+		linux.Start(func(f []frame.Frame) { toLinux.Add(uint64(len(f))) })} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.far, w.dev = far, openHostDevice(t, w.nic)
+	h := &host{nic: w.nic, dev: w.dev}
+	h.open(t, setup{opts: Options{Filter: w.filter}})
+	w.ep = h.ep
+	w.filter.OnDrops(func() {})
+	web := tcpPort(80)
+	web.Addr = netip.MustParseAddr("10.9.0.1")
+	other := web
+	other.Port = 8080
+	for _, r := range []dv.HostRule{web, other} {
+		if err := w.ep.AddRule(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.filter.Deny(netip.MustParsePrefix("203.0.113.0/24"), 0); err != nil {
+		t.Fatal(err)
+	}
+	w.flood("203.0.113.7", 80, 200, true)
+	w.second()
+	if rules := w.dropRules(); len(rules) != 2 {
+		t.Fatalf("rules %q", rules)
+	}
+	w.flood("203.0.113.7", 80, 100, false)
+	if n := toLinux.Load(); n != 0 {
+		t.Errorf("%d frames to a port of ours came to Linux", n)
+	}
+	w.flood("203.0.113.7", 22, 100, false)
+	if n := toLinux.Load(); n != 100 {
+		t.Errorf("of 100 frames to a port of Linux %d came there", n)
+	}
+	if err := w.ep.RemoveRule(web); err != nil {
+		t.Fatal(err)
+	}
+	if rules := w.dropRules(); len(rules) != 1 {
+		t.Errorf("without the port there are the rules %q", rules)
+	}
+	w.flood("203.0.113.7", 80, 100, false)
+	if n := toLinux.Load(); n != 200 {
+		t.Errorf("of 100 frames to a port that is Linux's now %d came there", n-100)
+	}
+}
