@@ -170,8 +170,10 @@ func (r *ringServer) open(p *stack.Predecessor) *ringStack {
 	taken := make(chan struct{})
 	e := ending{device: st, limit: stepTime, log: log, taken: taken, drain: st.Drain,
 		conns: st.Conns, cut: st.Cut, flush: func(ctx context.Context) error {
-			counted := r.countResets(o)
-			defer func() { <-counted }()
+			if r.toLinux != nil {
+				counted := r.countResets(o, st)
+				defer func() { <-counted }()
+			}
 			return st.Shutdown(ctx)
 		}, closeStack: st.Close,
 		toLinux: (&serveFlags{handOverToKernel: r.toLinux != nil}).toLinux(st, r.toLinux)}
@@ -196,13 +198,13 @@ func (r *ringServer) open(p *stack.Predecessor) *ringStack {
 
 // countResets notes what the host's kernel has sent until the stack begins to close. What comes
 // behind the end of a connection later finds Linux, which resets it: see stack.Stack.Shutdown.
-func (r *ringServer) countResets(o *ringStack) (done chan struct{}) {
+func (r *ringServer) countResets(o *ringStack, st *stack.Stack) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
 		defer close(done)
 		for tick := time.NewTicker(time.Millisecond); ; <-tick.C {
 			n := resets(r.t, r.host.net)
-			if o.stack.Unhealthy() != nil {
+			if st.Unhealthy() != nil {
 				tick.Stop()
 				return
 			}
