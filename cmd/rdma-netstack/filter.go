@@ -46,8 +46,8 @@ func showFilterCommand(out streams) *cobra.Command {
 		Args: noWords,
 		Long: `Prints the prefixes that are denied and allowed, then the rules of each chain in the order in which
 they count, each with the packets that it has decided since the list was loaded. Prefixes that were
-denied for a flood say how often that was so lately; ahead says what the NIC or packet sockets drop in
-place of the filter.`,
+denied for a flood say how often that was so lately; ahead says what the NIC or packet sockets drop
+in place of the filter.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s stack.FilterStatus
 			if err := f.ask(cmd.Context(), "/filter", &s); err != nil {
