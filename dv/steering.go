@@ -305,7 +305,7 @@ func (r DropRule) Validate() error {
 	return nil
 }
 
-// Drop is a DropRule at work. It ends with Close, with its device or with the process.
+// Drop represents a DropRule at work. It ends with Close, with its device or with the process.
 type Drop struct {
 	d    *Device
 	rule DropRule

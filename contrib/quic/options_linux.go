@@ -116,7 +116,7 @@ func (o *optionSocket) applyOption(name option, v int) error {
 // Read implements syscall.RawConn: the socket carries nothing.
 func (*optionSocket) Read(func(fd uintptr) bool) error { return stack.ErrNoDescriptor }
 
-// Write is Read.
+// Write refuses as Read does.
 func (*optionSocket) Write(func(fd uintptr) bool) error { return stack.ErrNoDescriptor }
 
 func (o *optionSocket) closeSocket() error {

@@ -11,7 +11,7 @@ type SourceDrop struct {
 	Port, Mask uint16
 }
 
-// SourceDropper is an [Interface] whose kernel can drop frames by their source: a [*Port] is one.
+// SourceDropper adds to an [Interface] that its kernel drops frames by source, as a [*Port] does.
 type SourceDropper interface {
 	// DropSources makes the kernel drop the first n of these, for which it has room, in place of
 	// those of the call before. They are not counted.

@@ -410,9 +410,9 @@ func (e *Endpoint) WriteDatagrams(ds []Datagram) (int, tcpip.Error) {
 	return sent, nil
 }
 
-// WriteReplies is WriteDatagrams for what answers datagrams of a receive queue, on its worker, see
-// [Endpoint.SetDatagramSinks]: all go to one send queue, so that workers do not wait for each
-// other, and none waits for room.
+// WriteReplies does what WriteDatagrams does for what answers datagrams of a receive queue, on its
+// worker, see [Endpoint.SetDatagramSinks]: all go to one send queue, so that workers do not wait
+// for each other, and none waits for room.
 func (e *Endpoint) WriteReplies(queue int, ds []Datagram) (int, tcpip.Error) {
 	x := e.fastPath.Load()
 	switch {

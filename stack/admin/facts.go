@@ -20,7 +20,7 @@ type Facts struct {
 	Backend string `json:"backend"`
 	Device  string `json:"device,omitempty"`
 	Netdev  string `json:"netdev,omitempty"`
-	// MTU is that of the stack, PortMTU that of the interface below; 0: not known.
+	// MTU gives that of the stack, PortMTU that of the interface below; 0: not known.
 	MTU     int `json:"mtu"`
 	PortMTU int `json:"port_mtu,omitempty"`
 	// Segments says that the NIC, or the kernel below packet sockets, segments what is sent.
@@ -32,7 +32,7 @@ type Facts struct {
 	GCSeconds   float64 `json:"gc_seconds"`
 	// Captures holds when each capture began that this handler serves now.
 	Captures []time.Time `json:"captures,omitempty"`
-	// Debug is Config.Debug.
+	// Debug repeats Config.Debug.
 	Debug []string `json:"debug,omitempty"`
 }
 

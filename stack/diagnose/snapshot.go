@@ -23,7 +23,7 @@ type Snapshot struct {
 type Host struct {
 	// Card names the RDMA device at the server's interface that can carry a slice; "": none.
 	Card string
-	// CardCPUs are the processors of the card's NUMA node, CPUs those that the process may use.
+	// CardCPUs lists the processors of the card's NUMA node, CPUs those that the process may use.
 	CardCPUs, CPUs []int
 	// PauseReceived and PauseSent count pause frames of the port, of either kind.
 	PauseReceived, PauseSent uint64

@@ -48,7 +48,7 @@ var (
 	simulatedMaps   uint64
 )
 
-// Simulate has random numbers follow from seed, and ends preemption. The scheduler looks at its
+// Simulate makes random numbers follow from seed, and ends preemption. The scheduler looks at its
 // global queue in each 61st turn: turns are counted from here.
 func Simulate(seed uint64) {
 	simulated, simulatedState = true, splitMix{seed}
