@@ -148,7 +148,7 @@ bench: ## the driver alone on rings filled ahead: ns per packet; then TCP across
 bench-go: ## every benchmark whose name matches BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) ./...
 
-instructions: ## instructions of one operation: BENCH='BenchmarkACK$$/held' PKG=./link/rdma, BEFORE=COMMIT to compare; needs valgrind
+instructions: ## instructions of one operation: BENCH='BenchmarkCoalescer$$/held' PKG=./link/rdma/internal/delack, BEFORE=COMMIT to compare; needs valgrind
 	tests/instructions.sh $(PKG) '$(BENCH)' $(BEFORE)
 
 pgo: ## make cmd/rdma-netstack/default.pgo anew, by which go build lays the command out: 3 minutes

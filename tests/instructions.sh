@@ -4,7 +4,7 @@
 # garbage collection; set-up and the start of the runtime cancel out. With a commit it counts that
 # one, too, and lists the functions that make the difference.
 #
-#	tests/instructions.sh ./link/rdma 'BenchmarkACK$/held' [COMMIT]
+#	tests/instructions.sh ./link/rdma/internal/delack 'BenchmarkCoalescer$/held' [COMMIT]
 #
 # N=1000 operations and FUNCTIONS=15 lines of functions are the defaults. A benchmark of one
 # goroutine gives the same count again to 0.1 to 3 %: maps and hashes have a seed of each process,

@@ -115,7 +115,7 @@ var layers = map[string]layer{
 	"link/capture": {module: []string{"clock"}, others: []string{xnet}},
 	"link/rdma": {
 		module: []string{"dv", "link/capture", "link/filter", "link/packet",
-			"link/rdma/internal/tcpfix",
+			"link/rdma/internal/delack", "link/rdma/internal/tcpfix",
 			"link/rdma/internal/hdr", "link/rdma/internal/chunkmem", "clock", "internal/random",
 			"internal/netclock"},
 		others: []string{gvisor},
@@ -133,6 +133,10 @@ var layers = map[string]layer{
 	// opens rings, those of bonds, or sockets; no gVisor
 	"link/uplink": {module: []string{"dv", "link/rdma", "link/packet", "link/xdp", "link/failover",
 		"internal/hostnet", "clock"}, others: []string{xsys}},
+	"link/rdma/internal/delack": {
+		module: []string{"link/rdma/internal/hdr", "clock", "internal/random"},
+		others: []string{gvisor}, tests: []string{"link/rdma/internal/hdrtest"},
+	},
 	"link/rdma/internal/tcpfix": {
 		module: []string{"link/rdma/internal/hdr", "internal/random"}, others: []string{gvisor},
 		tests: []string{"link/rdma/internal/hdrtest"},

@@ -1,99 +1,23 @@
 package rdma
 
 import (
-	"io"
-	"iter"
-	"math"
-	"sync"
-	"sync/atomic"
-	"time"
-
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/delack"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-const (
-	defaultACKDelay = 5 * time.Millisecond
-	patientACKDelay = 40 * time.Millisecond  // Linux's shortest, TCP_DELACK_MIN
-	maxACKDelay     = 400 * time.Millisecond // below 0.5 s: RFC 1122 section 4.2.3.2
-	ackBurst        = 64                     // written by the timer under one doorbell
-
-	// ackTrust says how many ACKs in a row have to be sent in vain, because data followed with the
-	// same number within patientACKDelay, until those of a flow are held for that long.
-	ackTrust = 2
+type (
+	// ACKCoalescer delays pure ACKs as a queueing discipline in front of a link endpoint, for use
+	// as gstack.NICOptions.QDisc. Its methods may be called at any time.
+	ACKCoalescer = delack.Coalescer
+	// ACKOptions changes what an ACKCoalescer does.
+	ACKOptions = delack.Options
+	// ACKStats counts what an ACKCoalescer did with pure ACKs.
+	ACKStats = delack.Stats
 )
-
-// ACKOptions changes what an ACKCoalescer does.
-type ACKOptions struct {
-	// Delay gives the longest an ACK is held, at most 400 ms. Default 5 ms, and 40 ms, as on Linux,
-	// in a flow whose data mostly comes later than after 5 ms, but before 40. Timers of the Go
-	// runtime may add a millisecond.
-	Delay time.Duration
-	// Off passes every packet on at once.
-	Off bool
-	// Clock gives the time, and Random the random numbers, that the coalescer goes by; the zero
-	// values are the system's. In front of an *Endpoint both are the Endpoint's.
-	Clock  clock.Clock
-	Random io.Reader
-}
-
-// ACKStats counts what an ACKCoalescer did with pure ACKs.
-type ACKStats struct {
-	Held  uint64 // not sent at once
-	Saved uint64 // of these, never sent: a later packet said the same and more
-	Timed uint64 // of these, sent because nothing did
-
-	// netstack counts an ACK as sent when it is held. These are what it counts too much: Saved and
-	// Waiting packets.
-	Waiting      uint64 // held now
-	SavedBytes   uint64 // of what was never sent, from the Ethernet header on
-	WaitingBytes uint64 // of what is held now
-}
-
-// ACKCoalescer is a queueing discipline that delays pure ACKs, for use as gstack.NICOptions.QDisc.
-// netstack acknowledges at once whatever comes in, so that a server sends two packets per request;
-// held for a moment, the ACK rides on the response.
-//
-// An ACK is held for at most Delay, and only while less than two segments' worth of data is
-// unacknowledged on the wire (RFC 1122 section 4.2.3.2, RFC 5681 section 4.2). Never held:
-// duplicate ACKs and window updates (no new data), SACK, the ACK that ends a loss (it follows one
-// of those), to or from a zero window, anything with a flag besides ACK, the first of a connection.
-// One ACK per flow is held; a later ACK of the flow takes its place, and every other packet of the
-// flow takes it along.
-//
-// The longer delay, see ACKOptions.Delay, is for no more than one segment's worth of data. A sender
-// waits for that ACK with its loss probe (RFC 8985 section 7.2), and one that waits for the ACK
-// before it sends on (RFC 896) does so once: the flow has the shorter delay from then on.
-type ACKCoalescer struct {
-	lower  packetWriter
-	off    bool
-	clock  clock.Clock
-	epoch  time.Time
-	key    random.HashKey
-	timer  clock.Timer
-	closed atomic.Bool
-
-	held, saved, savedBytes, timed atomic.Uint64
-
-	mu             sync.Mutex
-	flows          ackTable
-	short, patient ackQueue
-	turn           uint32        // of the ACK that was held last; wraps
-	wake           time.Duration // when the timer fires; never: it is not armed
-	burst          [ackBurst]*gstack.PacketBuffer
-}
-
-var _ gstack.QueueingDiscipline = (*ACKCoalescer)(nil)
-
-// packetWriter is the link below. writeBurst is for ACKs, which it loses rather than wait.
-type packetWriter interface {
-	writePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Error
-	writeBurst(pkts []*gstack.PacketBuffer)
-}
 
 // NewACKCoalescer makes a queueing discipline in front of lower, which is the NIC's link endpoint.
 // With an *Endpoint it also saves the allocation per packet that netstack's default discipline
@@ -101,416 +25,34 @@ type packetWriter interface {
 func NewACKCoalescer(lower gstack.LinkWriter, opts ACKOptions) *ACKCoalescer {
 	if e, ok := lower.(*Endpoint); ok {
 		opts.Clock = e.opts.Clock
-		c := newACKCoalescer(e, opts)
-		c.key = e.flows.Key()
-		return c
+		return delack.New(endpointWriter{e}, e.flows.Key(), opts)
 	}
-	return newACKCoalescer(linkWriter{lower}, opts)
+	return delack.New(linkWriter{lower}, random.From(opts.Random).HashKey(), opts)
 }
 
-func newACKCoalescer(lower packetWriter, opts ACKOptions) *ACKCoalescer {
-	patient := opts.Delay
-	if opts.Delay <= 0 {
-		opts.Delay, patient = defaultACKDelay, patientACKDelay
-	}
-	c := &ACKCoalescer{
-		lower: lower, off: opts.Off, clock: opts.Clock, epoch: opts.Clock.Now(),
-		key: random.From(opts.Random).HashKey(), flows: newACKTable(), wake: never,
-	}
-	c.short.delay, c.patient.delay = min(opts.Delay, maxACKDelay), patient
-	c.timer = c.clock.NewStopped(c.expire)
-	return c
+// endpointWriter makes a delack.Writer of an Endpoint: headers are parsed once.
+type endpointWriter struct{ e *Endpoint }
+
+func (w endpointWriter) WritePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Error {
+	return w.e.writePacket(pkt, s)
 }
 
-// WritePacket implements gstack.QueueingDiscipline. The headers are parsed here, once, and handed
-// to the link with the packet.
-func (c *ACKCoalescer) WritePacket(pkt *gstack.PacketBuffer) tcpip.Error {
-	s := hdr.ParseSent(pkt, c.key)
-	if !c.off && s.IsTCP() && !c.closed.Load() {
-		first, hold := c.decide(pkt, &s)
-		if first != nil {
-			_ = c.lower.writePacket(first, hdr.ParseSent(first, c.key)) // lost like any packet
-			first.DecRef()
-		}
-		if hold {
-			return nil
-		}
-	}
-	return c.lower.writePacket(pkt, s)
-}
+func (w endpointWriter) WriteBurst(pkts []*gstack.PacketBuffer) { w.e.writeBurst(pkts) }
 
-// smallMSS says what IPv6 and all but the oddest IPv4 paths carry, for when the segment size is not
-// known: RFC 9293 section 3.7.1.
-const smallMSS = 536
-
-// decide takes the flow's held ACK out if it must go before pkt, and holds pkt if that may wait.
-func (c *ACKCoalescer) decide(
-	pkt *gstack.PacketBuffer, s *hdr.Segment,
-) (first *gstack.PacketBuffer, hold bool) {
-	_, hash := s.Flow()
-	key := hash | 1
-	_, ack := hdr.Numbers(s.TCP())
-	flags, window := s.Flags(), s.Window()
-	pure := s.Payload == 0 && flags == hdr.FlagACK
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f := c.flows.find(key)
-	if f == nil {
-		f = c.flows.place(key)
-		first = f.removeHeld()
-		*f = ackFlow{
-			key: key, acked: ack, window: window,
-			loss: flags&hdr.FlagACK == 0 || s.Payload == 0 && s.MayHaveSACK(),
-		}
-		c.flows.use(f, flags)
-		return first, false
-	}
-	c.flows.use(f, flags)
-	if f.timed {
-		c.judge(f, ack, s.Payload)
-	}
-	if pure && c.enqueue(f, c.queueOf(f, ack, int(pkt.GSOOptions.MSS), s)) {
-		if f.held != nil {
-			c.save(f.removeHeld())
-		}
-		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, window
-		c.held.Add(1)
-		return nil, true
-	}
-	if held := f.removeHeld(); held != nil {
-		// The same number again is a duplicate ACK, so both go.
-		if pure && ack == f.heldACK || flags&hdr.FlagACK == 0 || hdr.Before(ack, f.heldACK) {
-			first = held
-		} else {
-			c.save(held)
-		}
-	}
-	f.loss = pure && (ack == f.acked || first != nil || s.MayHaveSACK())
-	f.acked, f.window = ack, window
-	if flags&(hdr.FlagSYN|hdr.FlagRST) != 0 {
-		f.key = 0
-	}
-	return first, false
-}
-
-// save lets go of an ACK that need not be sent.
-func (c *ACKCoalescer) save(held *gstack.PacketBuffer) {
-	c.saved.Add(1)
-	c.savedBytes.Add(uint64(held.Size()))
-	held.DecRef()
-}
-
-// queueOf returns where s, a pure ACK, may wait, by the rules above; nil: nowhere. mss is 0 if it
-// is not known.
-func (c *ACKCoalescer) queueOf(f *ackFlow, ack uint32, mss int, s *hdr.Segment) *ackQueue {
-	if f.loss || s.Window() == 0 || f.window == 0 ||
-		f.held != nil && !hdr.Before(f.heldACK, ack) || s.MayHaveSACK() {
-		return nil
-	}
-	if mss == 0 {
-		mss = smallMSS
-	}
-	fresh := int32(ack - f.acked)
-	switch {
-	case fresh <= 0 || int(fresh) >= 2*mss:
-		return nil
-	case f.trust == ackTrust && int(fresh) <= mss:
-		return &c.patient
-	}
-	return &c.short
-}
-
-// judge learns from what follows an ACK that was sent by the timer: would it have been better held?
-func (c *ACKCoalescer) judge(f *ackFlow, ack uint32, payload int) {
-	f.timed = false
-	if payload > 0 && ack == f.acked && c.now()-f.began < c.patient.delay {
-		f.trust = min(f.trust+1, ackTrust)
-	} else {
-		f.trust = 0
-	}
-}
-
-// Stats may be called at any time.
-func (c *ACKCoalescer) Stats() ACKStats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := ACKStats{
-		Held: c.held.Load(), Saved: c.saved.Load(), SavedBytes: c.savedBytes.Load(),
-		Timed: c.timed.Load(),
-	}
-	for f := range c.flows.all() {
-		if f.held != nil {
-			s.Waiting++
-			s.WaitingBytes += uint64(f.held.Size())
-		}
-	}
-	return s
-}
-
-// Close implements gstack.QueueingDiscipline: what is held is sent, as it may be all that a peer in
-// LAST-ACK waits for, and packets still written are passed on.
-func (c *ACKCoalescer) Close() {
-	c.closed.Store(true)
-	c.timer.Stop()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writeDue(never)
-}
-
-// linkWriter makes a packetWriter of any link.
+// linkWriter makes a delack.Writer of any link.
 type linkWriter struct{ gstack.LinkWriter }
 
-func (l linkWriter) writePacket(pkt *gstack.PacketBuffer, _ hdr.Segment) tcpip.Error {
+func (l linkWriter) WritePacket(pkt *gstack.PacketBuffer, _ hdr.Segment) tcpip.Error {
 	var list gstack.PacketBufferList
 	list.PushBack(pkt)
 	_, err := l.WritePackets(list)
 	return err
 }
 
-func (l linkWriter) writeBurst(pkts []*gstack.PacketBuffer) {
+func (l linkWriter) WriteBurst(pkts []*gstack.PacketBuffer) {
 	var list gstack.PacketBufferList
 	for _, pkt := range pkts {
 		list.PushBack(pkt)
 	}
 	_, _ = l.WritePackets(list)
-}
-
-const (
-	ackWays = 4 // flows of one set
-	// The table has firstACKSets sets, and twice as many whenever flows in use have lost their
-	// places to others too often: as many within ackIdle as a quarter of the sets. Up to
-	// maxACKSets: 64 KiB, up to 4 MiB. Both are powers of two.
-	firstACKSets = 256
-	maxACKSets   = 16384
-	// ackIdle is after how many seconds without a packet a flow makes room for another one.
-	ackIdle = 10
-)
-
-// ackFlow holds what is known of one direction of a connection: a cache line.
-type ackFlow struct {
-	key        uint64 // hash of addresses and ports; 0: free
-	held       *gstack.PacketBuffer
-	began      time.Duration // when the ACK that was held last was, for the first time
-	heldACK    uint32
-	acked      uint32 // the ACK number that was sent last
-	turn       uint32 // ACKCoalescer.turn of held: its entry in a queue has the same
-	used       uint32 // ackTable.seconds at the last packet; 0: it may be forgotten
-	window     uint16 // sent last
-	heldWindow uint16 // of held
-	loss       bool   // the last ACK was a duplicate or had SACK, or there was none
-	ends       bool   // a FIN was sent
-	patient    bool   // held waits in the queue of that name
-	timed      bool   // the timer has sent what was held, and nothing was sent since
-	trust      uint8  // ackTrust: may be held for longer
-}
-
-// removeHeld removes the held ACK, if any; the caller gets the reference.
-func (f *ackFlow) removeHeld() *gstack.PacketBuffer {
-	held := f.held
-	f.held = nil
-	return held
-}
-
-// ackTable finds flows by key. The lock of its ACKCoalescer guards it.
-type ackTable struct {
-	sets    [][ackWays]ackFlow
-	seconds uint32 // the time, at the last ACK that was held; from ackIdle on
-	lost    int    // flows in use that have lost their places, since the second of since
-	since   uint32
-}
-
-func newACKTable() ackTable {
-	return ackTable{sets: make([][ackWays]ackFlow, firstACKSets), seconds: ackIdle}
-}
-
-// set returns where a flow has its place.
-func (t *ackTable) set(key uint64) *[ackWays]ackFlow {
-	return &t.sets[uint32(key>>32)&uint32(len(t.sets)-1)]
-}
-
-// find returns nil if the flow has no place.
-func (t *ackTable) find(key uint64) *ackFlow {
-	set := t.set(key)
-	for i := range set {
-		if set[i].key == key {
-			return &set[i]
-		}
-	}
-	return nil
-}
-
-// place returns a place for a new flow, which may be that of another one. Flows move.
-func (t *ackTable) place(key uint64) *ackFlow {
-	f := t.oldest(key)
-	if f.key == 0 || t.seconds-f.used >= ackIdle || len(t.sets) == maxACKSets {
-		return f
-	}
-	if t.seconds-t.since >= ackIdle {
-		t.since, t.lost = t.seconds, 0
-	}
-	if t.lost++; t.lost <= len(t.sets)/4 {
-		return f
-	}
-	t.grow()
-	return t.place(key)
-}
-
-// oldest returns a free place for a flow, or that of the flow which was not used for longest.
-func (t *ackTable) oldest(key uint64) *ackFlow {
-	set := t.set(key)
-	oldest := &set[0]
-	for i := range set {
-		if set[i].key == 0 {
-			return &set[i]
-		}
-		if set[i].used < oldest.used {
-			oldest = &set[i]
-		}
-	}
-	return oldest
-}
-
-// grow doubles the table: the flows of each set go to that set and to a new one.
-func (t *ackTable) grow() {
-	old := *t
-	t.sets, t.lost = make([][ackWays]ackFlow, 2*len(old.sets)), 0
-	for f := range old.all() {
-		if f.key != 0 {
-			*t.oldest(f.key) = *f
-		}
-	}
-}
-
-// use takes note of a packet with these flags. A flow does not count as used before its handshake
-// and after its end, lest a flood of SYNs, or many short connections, have the table grow.
-func (t *ackTable) use(f *ackFlow, flags byte) {
-	f.ends = f.ends || flags&hdr.FlagFIN != 0
-	if f.used = t.seconds; f.ends || flags&(hdr.FlagSYN|hdr.FlagRST) != 0 {
-		f.used = 0
-	}
-}
-
-// all returns all places, also the free ones.
-func (t *ackTable) all() iter.Seq[*ackFlow] {
-	return func(yield func(*ackFlow) bool) {
-		for i := range t.sets {
-			for j := range t.sets[i] {
-				if !yield(&t.sets[i][j]) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// maxHeld says how many ACKs wait in one queue at most, among them those that are sent already.
-const maxHeld = 4096
-
-// never is later than any time.
-const never = time.Duration(math.MaxInt64)
-
-// ackQueue holds a ring of flows with an ACK that is held for the same time, the oldest first. The
-// lock of its ACKCoalescer guards it.
-type ackQueue struct {
-	delay      time.Duration
-	entries    [maxHeld]ackDeadline
-	head, tail uint32 // free-running: entries between tail and head wait
-}
-
-type ackDeadline struct {
-	key   uint64 // of the flow
-	until time.Duration
-	turn  uint32 // the flow's, if the ACK still waits
-}
-
-// now returns the time since the coalescer was made.
-func (c *ACKCoalescer) now() time.Duration { return c.clock.Since(c.epoch) }
-
-// enqueue has the flow's ACK sent in time; one that waits already keeps its time, unless q is for a
-// shorter one. False: q is nil, or has no room.
-func (c *ACKCoalescer) enqueue(f *ackFlow, q *ackQueue) bool {
-	if q == nil {
-		return false
-	}
-	if f.held != nil && (!f.patient || q == &c.patient) {
-		return true
-	}
-	if q == &c.patient && q.full() {
-		q = &c.short
-	}
-	if q.full() || c.closed.Load() {
-		return false
-	}
-	now := c.now()
-	if f.held == nil {
-		f.began = now
-	}
-	c.turn++
-	f.turn, f.patient = c.turn, q == &c.patient
-	c.flows.seconds = ackIdle + uint32(now/time.Second)
-	until := now + q.delay
-	q.entries[q.head%maxHeld] = ackDeadline{f.key, until, f.turn}
-	q.head++
-	c.arm(until, now)
-	return true
-}
-
-func (q *ackQueue) full() bool { return q.head-q.tail == maxHeld }
-
-// arm schedules expire for a time, or earlier.
-func (c *ACKCoalescer) arm(until, now time.Duration) {
-	if until < c.wake {
-		c.wake = until
-		c.timer.Reset(until - now)
-	}
-}
-
-// expire runs when the oldest ACK's time is over, and re-arms the timer while others wait. It
-// writes with the mutex held, so that nothing newer of a flow can go out before: netstack, for one,
-// takes the window of an ACK that was overtaken for new, sends beyond what the peer can take, and
-// the two never recover.
-func (c *ACKCoalescer) expire() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.writeDue(c.now())
-}
-
-// writeDue sends the ACKs whose time is over at now. mu is held.
-func (c *ACKCoalescer) writeDue(now time.Duration) {
-	for n := c.due(now); n > 0; n = c.due(now) {
-		c.timed.Add(uint64(n))
-		c.lower.writeBurst(c.burst[:n])
-		for _, pkt := range c.burst[:n] {
-			pkt.DecRef()
-		}
-		clear(c.burst[:n])
-	}
-}
-
-// due moves ACKs whose time is over at now to burst, as many as go in, and returns their number.
-func (c *ACKCoalescer) due(now time.Duration) int {
-	c.wake = never
-	n := c.dueOf(&c.short, now, 0)
-	return c.dueOf(&c.patient, now, n)
-}
-
-// dueOf is due for one queue; burst has n already.
-func (c *ACKCoalescer) dueOf(q *ackQueue, now time.Duration, n int) int {
-	for q.tail != q.head && n < len(c.burst) {
-		e := &q.entries[q.tail%maxHeld]
-		if f := c.flows.find(e.key); f != nil && f.held != nil && f.turn == e.turn {
-			if e.until > now {
-				c.arm(e.until, now)
-				return n
-			}
-			f.acked, f.window = f.heldACK, f.heldWindow
-			if f.timed = !f.patient; f.patient {
-				f.trust = 0
-			}
-			c.burst[n] = f.removeHeld()
-			n++
-		}
-		q.tail++
-	}
-	return n
 }

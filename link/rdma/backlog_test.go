@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
@@ -93,7 +94,7 @@ func newSending(t testing.TB) *sending {
 func segmentOf(port uint16, seq uint32) *gstack.PacketBuffer {
 	f := tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2, Ports: [2]uint16{port, 80}, Seq: seq,
 		Flags: header.TCPFlagAck, TTL: 64, Payload: make([]byte, 200)}
-	return outPacket(f)
+	return f.Packet()
 }
 
 // send has the endpoint take segments from to to of a flow, which must not wait.
@@ -116,7 +117,7 @@ const udpSize = hdr.EthLen + hdr.IPv4Len + hdr.TCPLen
 
 // udpPacket is like a segment, but of another protocol.
 func udpPacket() *gstack.PacketBuffer {
-	pkt := outPacket(tcpFrame{Src: ourMAC, Dst: peerMAC})
+	pkt := tcpFrame{Src: ourMAC, Dst: peerMAC}.Packet()
 	pkt.NetworkHeader().Slice()[9] = hdr.ProtoUDP
 	return pkt
 }
@@ -245,7 +246,7 @@ func TestBacklogBound(t *testing.T) {
 			held := hold(s.nic)
 			f := tcpFrame{Src: ourMAC, Dst: peerMAC, Flags: header.TCPFlagAck,
 				Payload: make([]byte, tc.size)}
-			pkt := outPacket(f)
+			pkt := f.Packet()
 			defer pkt.DecRef()
 			pkt.GSOOptions = gstack.GSO{Type: gstack.GSOTCPv4, NeedsCsum: true, MSS: 1000}
 			taken := 0
@@ -334,7 +335,7 @@ func TestBacklogTurns(t *testing.T) {
 	held := s.fill(t, 500)
 	s.still(t)
 	before := s.Stats()
-	rst := resetPacket()
+	rst := hdrtest.ResetPacket()
 	defer rst.DecRef()
 	if err := s.writeOne(rst); err != nil {
 		t.Errorf("a reset: %s", err)
@@ -342,7 +343,7 @@ func TestBacklogTurns(t *testing.T) {
 	if got := s.Stats(); got.TxBacklog != before.TxBacklog+1 {
 		t.Errorf("a reset overtakes segments: %+v", got)
 	}
-	arp := outPacket(tcpFrame{})
+	arp := tcpFrame{}.Packet()
 	defer arp.DecRef()
 	copy(arp.LinkHeader().Slice()[12:], "\x08\x06")
 	if err := s.writeOne(arp); err != nil {

@@ -35,7 +35,7 @@ func TestCaptureRefused(t *testing.T) {
 		noLink = "there is neither device nor packet port"
 	)
 	long := func() *gstack.PacketBuffer {
-		return outPacket(tcpFrame{Src: ourMAC, Dst: peerMAC, Payload: make([]byte, 3000)})
+		return tcpFrame{Src: ourMAC, Dst: peerMAC, Payload: make([]byte, 3000)}.Packet()
 	}
 	for _, tc := range []struct {
 		name string
@@ -105,7 +105,7 @@ func TestCaptureRefused(t *testing.T) {
 func TestRefusedFrame(t *testing.T) {
 	s := newSending(t)
 	frames := captured(t, s.Endpoint, capture.Options{Wire: true})
-	pkt := outPacket(tcpFrame{Src: ourMAC, Dst: peerMAC, Payload: make([]byte, 2500)})
+	pkt := tcpFrame{Src: ourMAC, Dst: peerMAC, Payload: make([]byte, 2500)}.Packet()
 	defer pkt.DecRef()
 	pkt.GSOOptions = gstack.GSO{Type: gstack.GSOTCPv4, NeedsCsum: true, MSS: 1000}
 	s.s.lock()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
@@ -146,7 +147,7 @@ func TestDatagramOnAFullRing(t *testing.T) {
 		s.TxPackets < before.TxPackets+sent {
 		t.Errorf("%d sent: %+v", sent, s)
 	}
-	urgent := resetPacket()
+	urgent := hdrtest.ResetPacket()
 	defer urgent.DecRef()
 	if err := a.ep.writeOne(urgent); err != nil {
 		t.Errorf("datagrams leave no room for what is urgent: %s", err)
@@ -162,7 +163,7 @@ func TestDatagramDoesNotAllocate(t *testing.T) {
 	headers, payload := datagram(a, b, false, 64), make([]byte, 64)
 	b.ep.Close() // or it answers, from other goroutines
 	if n := testing.AllocsPerRun(200, func() { a.ep.WriteDatagram(headers, payload) }); n >= 1 &&
-		!raceDetector {
+		!hdrtest.RaceDetector {
 		t.Errorf("%v allocations", n)
 	}
 }

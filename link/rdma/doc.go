@@ -44,8 +44,8 @@
 // that stops the queue until it is replaced; and by a timer while anything is outstanding
 // (sender.go).
 //
-// ACKCoalescer (ack.go) is a queueing discipline in front of the endpoint: it delays pure ACKs, as
-// RFC 1122 and RFC 5681 allow. netstack does not.
+// ACKCoalescer (internal/delack), a queueing discipline in front of the endpoint, delays pure ACKs,
+// as RFC 1122 and RFC 5681 allow. netstack does not.
 //
 // # What makes up for netstack
 //

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -42,19 +41,8 @@ type tcpFrame = hdrtest.TCPFrame
 // parsed is the headers of a received frame.
 func parsed(frame []byte) *hdr.Packet { return hdrtest.Parse(frame) }
 
-// segment is the n'th segment of a flow, 100 bytes each.
-func segment(n int) tcpFrame {
-	f := tcpFrame{
-		Src: peerMAC, Dst: ourMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80},
-		Seq: 0xffffff00 + uint32(n)*100, Ack: 77, Flags: header.TCPFlagAck, Window: 512,
-		ID: uint16(0xfffe + n), TTL: 64,
-		Payload: make([]byte, 100),
-	}
-	for i := range f.Payload {
-		f.Payload[i] = byte(n*31 + i)
-	}
-	return f
-}
+// segment makes the n'th segment of a flow, 100 bytes each.
+func segment(n int) tcpFrame { return hdrtest.Segment(n) }
 
 // testWorker is a worker without a queue or a stack.
 func testWorker() *worker {

@@ -357,7 +357,7 @@ func TestMergeAllocs(t *testing.T) {
 		for _, pkt := range w.buildPackets() {
 			pkt.DecRef()
 		}
-	}); n != 0 && !raceDetector {
+	}); n != 0 && !hdrtest.RaceDetector {
 		t.Errorf("%v allocations per batch", n)
 	}
 }

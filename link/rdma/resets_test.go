@@ -15,8 +15,8 @@ func TestResets(t *testing.T) {
 	key := random.Source{}.HashKey()
 	e := new(Endpoint)
 	send := func(port uint16, seq uint32, flags header.TCPFlags) {
-		pkt := outPacket(tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2,
-			Ports: [2]uint16{80, port}, Seq: seq, Flags: flags, TTL: 64})
+		pkt := tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2,
+			Ports: [2]uint16{80, port}, Seq: seq, Flags: flags, TTL: 64}.Packet()
 		defer pkt.DecRef()
 		p := hdr.ParseSent(pkt, key)
 		e.resets.sent(&p)
@@ -49,8 +49,8 @@ func TestResetsAfterTheEnd(t *testing.T) {
 	e := new(Endpoint)
 	e.NoteResets()
 	segment := func(port uint16, flags header.TCPFlags) hdr.Segment {
-		pkt := outPacket(tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2,
-			Ports: [2]uint16{80, port}, Seq: 7, Flags: flags, TTL: 64})
+		pkt := tcpFrame{Src: ourMAC, Dst: peerMAC, From: 1, To: 2,
+			Ports: [2]uint16{80, port}, Seq: 7, Flags: flags, TTL: 64}.Packet()
 		t.Cleanup(pkt.DecRef)
 		return hdr.ParseSent(pkt, key)
 	}

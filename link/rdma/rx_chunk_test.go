@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
 // TestUnshared: only a view without other references counts as unshared, and the check has no side
@@ -35,7 +36,8 @@ func TestUnshared(t *testing.T) {
 			if !bytes.Equal(other.AsSlice(), want) {
 				t.Error("what others see has changed")
 			}
-			if n := testing.AllocsPerRun(100, func() { unshared(v) }); n != 0 && !raceDetector {
+			n := testing.AllocsPerRun(100, func() { unshared(v) })
+			if n != 0 && !hdrtest.RaceDetector {
 				t.Errorf("looking costs %v allocations", n)
 			}
 			other.Release()

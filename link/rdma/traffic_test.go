@@ -226,7 +226,7 @@ func TestFullRing(t *testing.T) {
 	}
 	defer e.Close()
 	held := hold(nics[0])
-	ordinary, urgent := udpPacket(), resetPacket()
+	ordinary, urgent := udpPacket(), hdrtest.ResetPacket()
 	defer ordinary.DecRef()
 	defer urgent.DecRef()
 	sent := 0
@@ -288,13 +288,13 @@ func TestAllocs(t *testing.T) {
 			}
 		}
 	})
-	if n != 0 && !raceDetector {
+	if n != 0 && !hdrtest.RaceDetector {
 		t.Errorf("receiving 8 frames: %v allocations", n)
 	}
-	pkt := ackPacket(1)
+	pkt := hdrtest.ACKPacket(1)
 	defer pkt.DecRef()
 	n = testing.AllocsPerRun(200, func() { e.writeOne(pkt) })
-	if n != 0 && !raceDetector {
+	if n != 0 && !hdrtest.RaceDetector {
 		t.Errorf("sending: %v allocations", n)
 	}
 	e.Close()

@@ -35,7 +35,7 @@ var mutants = []mutant{
 	word := mlx5.ArmWord(`},
 	{"wake-up of a reader lost", "stack/socket.go",
 		"e.Init(l, mask)", "e.Init(l, waiter.EventErr)"},
-	{"duplicate ACK dropped", "link/rdma/ack.go", `
+	{"duplicate ACK dropped", "link/rdma/internal/delack/coalescer.go", `
 	if pure && c.enqueue(f, c.queueOf(`, `
 	if pure && ack == f.acked && f.held == nil && c.enqueue(f, &c.short) {
 		f.held, f.heldACK, f.heldWindow = pkt.IncRef(), ack, window

@@ -39,6 +39,20 @@ type TCPFrame struct {
 	Pad      int    // bytes behind the IP packet
 }
 
+// Segment describes the n'th segment of a flow to us, 100 bytes each.
+func Segment(n int) TCPFrame {
+	f := TCPFrame{
+		Src: PeerMAC, Dst: OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80},
+		Seq: 0xffffff00 + uint32(n)*100, Ack: 77, Flags: header.TCPFlagAck, Window: 512,
+		ID: uint16(0xfffe + n), TTL: 64,
+		Payload: make([]byte, 100),
+	}
+	for i := range f.Payload {
+		f.Payload[i] = byte(n*31 + i)
+	}
+	return f
+}
+
 // Bytes returns the whole frame.
 func (f TCPFrame) Bytes() []byte {
 	tcp := make([]byte, 20+len(f.Options)+len(f.Payload))

@@ -187,7 +187,7 @@ func (r *goBackRun) lightUp() {
 // and some seconds after one elsewhere on the path. It has not where netstack gets the
 // acknowledgements as they are.
 func TestGoBackOfNetstack(t *testing.T) {
-	if raceDetector {
+	if hdrtest.RaceDetector {
 		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
 	}
 	oneProcessor(t)

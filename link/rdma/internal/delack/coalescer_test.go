@@ -1,4 +1,4 @@
-package rdma
+package delack
 
 import (
 	"fmt"
@@ -8,24 +8,27 @@ import (
 	"testing/synctest"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// wireLog is a link that records the ACK numbers it receives, with '+' after those with payload.
+// testKey keys the hash of flows.
+var testKey = random.Source{}.HashKey()
+
+// wireLog records the ACK numbers that it receives, with '+' after those with payload.
 type wireLog struct {
 	seed random.HashKey
 	mu   sync.Mutex
 	log  []string
 }
 
-// writePacket compares the headers it is given with the packet's own.
-func (l *wireLog) writePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Error {
+// WritePacket compares the headers it is given with the packet's own.
+func (l *wireLog) WritePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Error {
 	if own := hdr.ParseSent(pkt, l.seed); !s.IsTCP() || own.Packet != s.Packet ||
 		&own.Frame[0] != &s.Frame[0] {
 		panic("headers of another packet")
@@ -41,9 +44,9 @@ func (l *wireLog) writePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Err
 	return nil
 }
 
-func (l *wireLog) writeBurst(pkts []*gstack.PacketBuffer) {
+func (l *wireLog) WriteBurst(pkts []*gstack.PacketBuffer) {
 	for _, pkt := range pkts {
-		l.writePacket(pkt, hdr.ParseSent(pkt, l.seed))
+		l.WritePacket(pkt, hdr.ParseSent(pkt, l.seed))
 	}
 }
 
@@ -55,32 +58,11 @@ func (l *wireLog) drain() string {
 	return s
 }
 
-// outPacket makes a packet as the stack hands it to its link.
-func outPacket(f tcpFrame) *gstack.PacketBuffer { return releasedPacket(f, nil) }
-
-// releasedPacket is outPacket with a function that is called at its last release.
-func releasedPacket(f tcpFrame, released func()) *gstack.PacketBuffer {
-	b := f.Bytes()
-	n := len(b) - len(f.Payload)
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n,
-		Payload: buffer.MakeWithData(f.Payload), OnRelease: released})
-	copy(pkt.TransportHeader().Push(20+len(f.Options)), b[n-20-len(f.Options):])
-	copy(pkt.NetworkHeader().Push(n-20-len(f.Options)-hdr.EthLen), b[hdr.EthLen:])
-	copy(pkt.LinkHeader().Push(hdr.EthLen), b)
-	pkt.TransportProtocolNumber, pkt.NetworkProtocolNumber = header.TCPProtocolNumber,
-		header.IPv4ProtocolNumber
-	if f.V6 {
-		pkt.NetworkProtocolNumber = header.IPv6ProtocolNumber
-	}
-	pkt.GSOOptions.MSS = 1000
-	return pkt
-}
-
-// TestACKRules gives each script of outgoing segments to a coalescer and looks at what goes out at
+// TestRules gives each script of outgoing segments to a coalescer and looks at what goes out at
 // once, and what after the delay. A segment is an ACK number and letters: d data, w another window,
 // z zero window, k SACK, t timestamps, p PSH, s SYN, r RST, f FIN, e ECE, o another connection, and
 // - for no ACK flag.
-func TestACKRules(t *testing.T) {
+func TestRules(t *testing.T) {
 	for _, tc := range []struct{ name, script, now, later string }{
 		{"first goes at once", "100", "100", ""},
 		{"little new data waits", "100 200", "100", "200"},
@@ -118,11 +100,11 @@ func TestACKRules(t *testing.T) {
 	} {
 		for _, v6 := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				wire := &wireLog{seed: random.Source{}.HashKey()}
-				c := newACKCoalescer(wire, ACKOptions{})
+				wire := &wireLog{seed: testKey}
+				c := New(wire, testKey, Options{})
 				defer c.Close()
 				for _, word := range strings.Fields(tc.script) {
-					f := segment(0)
+					f := hdrtest.Segment(0)
 					f.V6, f.Payload = v6, nil
 					letters := strings.TrimLeft(word, "0123456789")
 					fmt.Sscan(strings.TrimSuffix(word, letters), &f.Ack)
@@ -154,7 +136,7 @@ func TestACKRules(t *testing.T) {
 							f.Flags &^= header.TCPFlagAck
 						}
 					}
-					pkt := outPacket(f)
+					pkt := f.Packet()
 					if err := c.WritePacket(pkt); err != nil {
 						t.Fatal(err)
 					}
@@ -163,7 +145,7 @@ func TestACKRules(t *testing.T) {
 				if got := wire.drain(); got != tc.now {
 					t.Errorf("%s (IPv6 %v): at once %q, want %q", tc.name, v6, got, tc.now)
 				}
-				time.Sleep(defaultACKDelay)
+				time.Sleep(defaultDelay)
 				synctest.Wait()
 				if got := wire.drain(); got != tc.later {
 					t.Errorf("%s (IPv6 %v): later %q, want %q", tc.name, v6, got, tc.later)
@@ -178,16 +160,16 @@ func TestACKRules(t *testing.T) {
 	}
 }
 
-// TestACKDeadline: an ACK that replaces another one takes over its deadline, and each flow has its
+// TestDeadline: an ACK that replaces another one takes over its deadline, and each flow has its
 // own.
-func TestACKDeadline(t *testing.T) {
+func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wire := &wireLog{seed: random.Source{}.HashKey()}
-		c := newACKCoalescer(wire, ACKOptions{Delay: 10 * time.Millisecond})
+		wire := &wireLog{seed: testKey}
+		c := New(wire, testKey, Options{Delay: 10 * time.Millisecond})
 		write := func(port uint16, ack uint32) {
-			f := segment(0)
+			f := hdrtest.Segment(0)
 			f.Payload, f.Ack, f.Ports[0] = nil, ack, port
-			pkt := outPacket(f)
+			pkt := f.Packet()
 			c.WritePacket(pkt)
 			pkt.DecRef()
 		}
@@ -255,13 +237,13 @@ func TestACKDeadline(t *testing.T) {
 	})
 }
 
-func TestACKOff(t *testing.T) {
-	wire := &wireLog{seed: random.Source{}.HashKey()}
-	c := newACKCoalescer(wire, ACKOptions{Off: true})
+func TestOff(t *testing.T) {
+	wire := &wireLog{seed: testKey}
+	c := New(wire, testKey, Options{Off: true})
 	for ack := range uint32(3) {
-		f := segment(0)
+		f := hdrtest.Segment(0)
 		f.Payload, f.Ack = nil, 100*ack
-		pkt := outPacket(f)
+		pkt := f.Packet()
 		c.WritePacket(pkt)
 		pkt.DecRef()
 	}
@@ -270,20 +252,20 @@ func TestACKOff(t *testing.T) {
 	}
 }
 
-// TestACKConcurrent hammers a few flows and closes in the middle; every ACK number that went out
+// TestConcurrent hammers a few flows and closes in the middle; every ACK number that went out
 // last must be the highest written, and no packet may be leaked or released twice (the reference
 // counter would panic).
-func TestACKConcurrent(t *testing.T) {
-	wire := &wireLog{seed: random.Source{}.HashKey()}
-	c := newACKCoalescer(wire, ACKOptions{Delay: time.Microsecond})
+func TestConcurrent(t *testing.T) {
+	wire := &wireLog{seed: testKey}
+	c := New(wire, testKey, Options{Delay: time.Microsecond})
 	var wg sync.WaitGroup
 	for port := range uint16(8) {
 		wg.Go(func() {
-			f := segment(0)
+			f := hdrtest.Segment(0)
 			f.Ports[0], f.Payload = port, nil
 			for ack := range uint32(500) {
 				f.Ack = ack * 300
-				pkt := outPacket(f)
+				pkt := f.Packet()
 				c.WritePacket(pkt)
 				pkt.DecRef()
 			}
@@ -296,58 +278,39 @@ func TestACKConcurrent(t *testing.T) {
 	}
 }
 
-func TestACKAllocs(t *testing.T) {
-	c := newACKCoalescer(nothing{}, ACKOptions{})
+func TestAllocs(t *testing.T) {
+	c := New(nothing{}, testKey, Options{})
 	defer c.Close()
-	f := segment(0)
-	data := outPacket(f)
+	f := hdrtest.Segment(0)
+	data := f.Packet()
 	defer data.DecRef()
 	n := testing.AllocsPerRun(100, func() {
 		f.Ack += 100
-		pkt := ackPacket(f.Ack)
+		pkt := hdrtest.ACKPacket(f.Ack)
 		c.WritePacket(pkt)
 		pkt.DecRef()
 		c.WritePacket(data)
 	})
-	if n != 0 && !raceDetector {
+	if n != 0 && !hdrtest.RaceDetector {
 		t.Errorf("%v allocations per held ACK", n)
 	}
 }
 
 type nothing struct{}
 
-func (nothing) writePacket(*gstack.PacketBuffer, hdr.Segment) tcpip.Error { return nil }
-func (nothing) writeBurst([]*gstack.PacketBuffer)                         {}
+func (nothing) WritePacket(*gstack.PacketBuffer, hdr.Segment) tcpip.Error { return nil }
+func (nothing) WriteBurst([]*gstack.PacketBuffer)                         {}
 
-// ackPacket makes a pure ACK, resetPacket a RST, without allocating.
-func ackPacket(ack uint32) *gstack.PacketBuffer { return flagPacket(ack, header.TCPFlagAck) }
-
-func resetPacket() *gstack.PacketBuffer { return flagPacket(1, header.TCPFlagRst) }
-
-func flagPacket(ack uint32, flags header.TCPFlags) *gstack.PacketBuffer {
-	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: 54})
-	header.TCP(pkt.TransportHeader().Push(20)).Encode(&header.TCPFields{
-		SrcPort: 1, DstPort: 2, AckNum: ack, Flags: flags, DataOffset: 20, WindowSize: 1000,
-	})
-	header.IPv4(pkt.NetworkHeader().Push(20)).Encode(&header.IPv4Fields{TotalLength: 40,
-		Protocol: hdr.ProtoTCP})
-	eth := pkt.LinkHeader().Push(14)
-	eth[12] = 8
-	pkt.TransportProtocolNumber = header.TCPProtocolNumber
-	pkt.GSOOptions.MSS = 1000
-	return pkt
-}
-
-func BenchmarkACK(b *testing.B) {
+func BenchmarkCoalescer(b *testing.B) {
 	for _, name := range []string{"held", "off"} {
 		b.Run(name, func(b *testing.B) {
-			c := newACKCoalescer(nothing{}, ACKOptions{Off: name == "off"})
+			c := New(nothing{}, testKey, Options{Off: name == "off"})
 			defer c.Close()
 			ack := uint32(0)
 			b.ReportAllocs()
 			for b.Loop() {
 				ack += 100
-				pkt := ackPacket(ack)
+				pkt := hdrtest.ACKPacket(ack)
 				c.WritePacket(pkt)
 				pkt.DecRef()
 			}

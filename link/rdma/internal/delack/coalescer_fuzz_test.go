@@ -1,4 +1,4 @@
-package rdma
+package delack
 
 import (
 	"sync"
@@ -12,6 +12,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
 // ackScript is a sequence of segments in four bytes each, the fuzzer's input:
@@ -24,7 +25,7 @@ import (
 type ackScript []byte
 
 // ackModel is a connection according to RFC 1122 section 4.2.3.2, RFC 5681 section 4.2 and the
-// documentation of ACKCoalescer: the segments written and those sent.
+// documentation of Coalescer: the segments written and those sent.
 type ackModel struct {
 	written []ackWritten
 	sent    int // how many of written are settled: sent, or made needless by one that was sent
@@ -46,7 +47,7 @@ type ackWritten struct {
 // ackRig runs a script.
 type ackRig struct {
 	t        *testing.T
-	c        *ACKCoalescer
+	c        *Coalescer
 	made     int
 	released atomic.Int64
 
@@ -54,8 +55,8 @@ type ackRig struct {
 	flows [8]ackModel // IPv6 in the upper half
 }
 
-// writePacket finds the segment by its sequence number, which is its index. A timer calls it, too.
-func (r *ackRig) writePacket(_ *gstack.PacketBuffer, s hdr.Segment) tcpip.Error {
+// WritePacket finds the segment by its sequence number, which is its index. A timer calls it, too.
+func (r *ackRig) WritePacket(_ *gstack.PacketBuffer, s hdr.Segment) tcpip.Error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	tcp := header.TCP(s.TCP())
@@ -75,9 +76,9 @@ func (r *ackRig) writePacket(_ *gstack.PacketBuffer, s hdr.Segment) tcpip.Error 
 	return nil
 }
 
-func (r *ackRig) writeBurst(pkts []*gstack.PacketBuffer) {
+func (r *ackRig) WriteBurst(pkts []*gstack.PacketBuffer) {
 	for _, pkt := range pkts {
-		r.writePacket(pkt, hdr.ParseSent(pkt, r.c.key))
+		r.WritePacket(pkt, hdr.ParseSent(pkt, r.c.key))
 	}
 }
 
@@ -98,7 +99,7 @@ func (r *ackRig) write(op []byte) {
 func (r *ackRig) make(op []byte) (*gstack.PacketBuffer, *ackModel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := segment(0)
+	f := hdrtest.Segment(0)
 	f.V6, f.Payload, f.Flags = op[0]&4 != 0, nil, header.TCPFlags(op[2])^header.TCPFlagAck
 	flow := op[0] & 7
 	m := &r.flows[flow]
@@ -122,7 +123,7 @@ func (r *ackRig) make(op []byte) (*gstack.PacketBuffer, *ackModel) {
 		ends:  f.Flags&(header.TCPFlagSyn|header.TCPFlagRst) != 0, sack: op[3]&8 != 0,
 		pure: f.Flags == header.TCPFlagAck && f.Payload == nil}
 	r.made++
-	pkt := releasedPacket(f, func() { r.released.Add(1) })
+	pkt := f.ReleasedPacket(func() { r.released.Add(1) })
 	if op[3]&32 != 0 {
 		pkt.GSOOptions.MSS, w.mss = 0, smallMSS
 	}
@@ -161,9 +162,9 @@ func (r *ackRig) inTime() {
 	for i := range r.flows {
 		m := &r.flows[i]
 		for j := m.sent; j < len(m.written); j++ {
-			w, limit := &m.written[j], defaultACKDelay
+			w, limit := &m.written[j], defaultDelay
 			if m.last >= 0 && w.ack-m.written[m.last].ack <= w.mss {
-				limit = patientACKDelay
+				limit = patientDelay
 			}
 			if time.Since(w.when) > limit {
 				r.t.Fatalf("segment %d of %d has waited for %v", j, i, time.Since(w.when))
@@ -187,7 +188,7 @@ func (r *ackRig) settled() {
 // run gives a script to a coalescer, waits until nothing is held and looks at the counts.
 func (s ackScript) run(t *testing.T) {
 	r := &ackRig{t: t}
-	r.c = newACKCoalescer(r, ACKOptions{})
+	r.c = New(r, testKey, Options{})
 	for i := range r.flows {
 		r.flows[i].last = -1
 	}
@@ -195,7 +196,7 @@ func (s ackScript) run(t *testing.T) {
 		r.write(s)
 	}
 	held := r.c.Stats()
-	time.Sleep(patientACKDelay)
+	time.Sleep(patientDelay)
 	synctest.Wait()
 	r.settled()
 	got := r.c.Stats()

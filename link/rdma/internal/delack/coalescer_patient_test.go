@@ -1,4 +1,4 @@
-package rdma
+package delack
 
 import (
 	"fmt"
@@ -8,14 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// TestACKPatience: a flow whose data came twice after the ACK, with its number, has the longer
+// TestPatience: a flow whose data came twice after the ACK, with its number, has the longer
 // delay. A script is ACK numbers, with d after those of data, and pauses in ms after a ~. For each
 // pause there is what went out before, and behind a | what the timer sent.
-func TestACKPatience(t *testing.T) {
+func TestPatience(t *testing.T) {
 	const trusted, soFar = "100 200 ~10 200d 300 ~10 300d 400", "100|200; 200+|300; "
 	for _, tc := range []struct{ name, script, want string }{
 		{"data later, twice", trusted + " ~30 400d ~50", soFar + "300+|; 400+|"},
@@ -32,7 +32,7 @@ func TestACKPatience(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newACKCoalescer(&wireLog{seed: random.Source{}.HashKey()}, ACKOptions{})
+				c := New(&wireLog{seed: testKey}, testKey, Options{})
 				defer c.Close()
 				if got := playACKs(c, tc.script); got != tc.want {
 					t.Errorf("%q, want %q", got, tc.want)
@@ -42,8 +42,8 @@ func TestACKPatience(t *testing.T) {
 	}
 }
 
-// playACKs runs a script of TestACKPatience and returns what went out.
-func playACKs(c *ACKCoalescer, script string) string {
+// playACKs runs a script of TestPatience and returns what went out.
+func playACKs(c *Coalescer, script string) string {
 	wire := c.lower.(*wireLog)
 	var out []string
 	for word := range strings.FieldsSeq(script) {
@@ -55,24 +55,24 @@ func playACKs(c *ACKCoalescer, script string) string {
 			out = append(out, before+"|"+wire.drain())
 			continue
 		}
-		f := segment(0)
+		f := hdrtest.Segment(0)
 		f.Payload = nil
 		if number, data := strings.CutSuffix(word, "d"); data {
 			f.Payload, word = []byte("data"), number
 		}
 		fmt.Sscan(word, &f.Ack)
-		pkt := outPacket(f)
+		pkt := f.Packet()
 		_ = c.WritePacket(pkt)
 		pkt.DecRef()
 	}
 	return strings.Join(out, "; ")
 }
 
-// TestACKDelayGiven: a delay that was asked for is the longest.
-func TestACKDelayGiven(t *testing.T) {
+// TestDelayGiven: a delay that was asked for is the longest.
+func TestDelayGiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newACKCoalescer(&wireLog{seed: random.Source{}.HashKey()},
-			ACKOptions{Delay: 5 * time.Millisecond})
+		c := New(&wireLog{seed: testKey}, testKey,
+			Options{Delay: 5 * time.Millisecond})
 		defer c.Close()
 		got := playACKs(c, "100 200 ~10 200d 300 ~10 300d 400 ~6")
 		if want := "100|200; 200+|300; 300+|400"; got != want {
@@ -81,16 +81,16 @@ func TestACKDelayGiven(t *testing.T) {
 	})
 }
 
-// TestACKTable: flows in use all have a place, which moves when the table grows, and those that
+// TestTable: flows in use all have a place, which moves when the table grows, and those that
 // begin or have ended do not have it grow.
-func TestACKTable(t *testing.T) {
+func TestTable(t *testing.T) {
 	draw := rand.New(rand.NewPCG(1, 2))
-	table := newACKTable()
+	table := newFlowTable()
 	use := func(n int, flags byte) (keys []uint64) {
 		for range n {
 			key := draw.Uint64() | 1
 			f := table.place(key)
-			*f = ackFlow{key: key, acked: uint32(key)}
+			*f = flow{key: key, acked: uint32(key)}
 			table.use(f, flags)
 			keys = append(keys, key)
 		}
@@ -99,7 +99,7 @@ func TestACKTable(t *testing.T) {
 	use(100000, hdr.FlagSYN)
 	use(100000, hdr.FlagFIN|hdr.FlagACK)
 	use(100000, hdr.FlagRST)
-	if n := len(table.sets); n != firstACKSets {
+	if n := len(table.sets); n != firstSets {
 		t.Errorf("%d sets after a flood", n)
 	}
 	keys, lost := use(5000, hdr.FlagACK), 0
@@ -108,20 +108,20 @@ func TestACKTable(t *testing.T) {
 		for _, key := range keys {
 			if f := table.find(key); f == nil {
 				lost++
-				*table.place(key) = ackFlow{key: key, acked: uint32(key), used: table.seconds}
+				*table.place(key) = flow{key: key, acked: uint32(key), used: table.seconds}
 			} else if f.acked != uint32(key) {
 				t.Fatalf("flow %x has that of %x", uint32(key), f.acked)
 			}
 		}
 	}
-	if n := len(table.sets); lost > 100 || n == maxACKSets {
+	if n := len(table.sets); lost > 100 || n == maxSets {
 		t.Errorf("%d of 5,000 flows in use have no place, of %d sets", lost, n)
 	}
 	use(200000, hdr.FlagACK)
-	if n := len(table.sets); n != maxACKSets {
-		t.Errorf("%d sets, %d at most", n, maxACKSets)
+	if n := len(table.sets); n != maxSets {
+		t.Errorf("%d sets, %d at most", n, maxSets)
 	}
-	table.seconds += ackIdle
+	table.seconds += idleSeconds
 	if f := table.place(4); f.used == table.seconds {
 		t.Error("no place of a flow that is not in use any more")
 	}

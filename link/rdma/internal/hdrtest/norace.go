@@ -1,0 +1,6 @@
+//go:build !race
+
+package hdrtest
+
+// RaceDetector says that the race detector is off.
+const RaceDetector = false

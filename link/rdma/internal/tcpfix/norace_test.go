@@ -1,5 +1,0 @@
-//go:build !race
-
-package tcpfix
-
-const raceDetector = false
