@@ -15,7 +15,8 @@ type Card struct {
 	VirtualID uint16    // of a virtual one
 	Firmware  [3]uint16 // major, minor, sub-minor
 
-	Caps Caps
+	RealTimeOption bool // Config.RealTimeClock can be set
+	Caps           Caps
 }
 
 // defaultCard says what Config has when it names none.
@@ -31,7 +32,10 @@ const defaultCard = "cx6dx"
 // DPDK drivers/net/mlx5/mlx5.c (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside it.
 // No output of ConnectX-7 and BlueField-2 was found: they have the values of ConnectX-6 Dx, which
 // the one succeeds and the other contains. Real-time stamps are an option of the firmware of
-// ConnectX-6 Dx and later (REAL_TIME_CLOCK_ENABLE), which is on in the model.
+// ConnectX-6 Dx and later (REAL_TIME_CLOCK_ENABLE), which is off until it is set
+// (Config.RealTimeClock): CREATE_RQ with such stamps was refused on a card in that state
+// (github.com/NVIDIA/daqiri/pull/284), and sites set the option by hand
+// (github.com/NVIDIA/5t5g/issues/3).
 func Cards() []Card {
 	return []Card{
 		{Name: "cx4lx", Title: "ConnectX-4 Lx", DeviceID: 0x1015, VirtualID: 0x1016,
@@ -39,11 +43,11 @@ func Cards() []Card {
 		{Name: "cx5", Title: "ConnectX-5", DeviceID: 0x1017, VirtualID: 0x1018,
 			Firmware: [3]uint16{16, 35, 4554}, Caps: connectX5Caps()},
 		{Name: defaultCard, Title: "ConnectX-6 Dx", DeviceID: 0x101d, VirtualID: 0x101e,
-			Firmware: [3]uint16{22, 43, 2026}, Caps: DefaultCaps()},
+			Firmware: [3]uint16{22, 43, 2026}, RealTimeOption: true, Caps: DefaultCaps()},
 		{Name: "cx7", Title: "ConnectX-7", DeviceID: 0x1021, VirtualID: 0x101e,
-			Firmware: [3]uint16{28, 46, 1006}, Caps: DefaultCaps()},
+			Firmware: [3]uint16{28, 46, 1006}, RealTimeOption: true, Caps: DefaultCaps()},
 		{Name: "bf2", Title: "BlueField-2", DeviceID: 0xa2d6, VirtualID: 0x101e,
-			Firmware: [3]uint16{24, 46, 1006}, Caps: DefaultCaps()},
+			Firmware: [3]uint16{24, 46, 1006}, RealTimeOption: true, Caps: DefaultCaps()},
 	}
 }
 
@@ -83,7 +87,6 @@ func connectX5Caps() Caps {
 	c.MiniFormats = 1<<MiniHash | 1<<MiniChecksum | 1<<MiniChecksumStride
 	c.LogMinStrides = 9
 	c.FrequencyKHz = 156250
-	c.Timestamps = StampsFreeRunning
 	return c
 }
 
@@ -183,6 +186,6 @@ func DefaultCaps() Caps {
 		LogMaxFlows:    16,
 		CQModeration:   true,
 		FrequencyKHz:   1000000,
-		Timestamps:     StampsBoth,
+		Timestamps:     StampsFreeRunning,
 	}
 }

@@ -323,7 +323,7 @@ func TestGoldenSendError(t *testing.T) {
 0000: 00000000 00000000 00000000 00000000
 0010: 00000000 00000000 00000000 00000000
 0020: 00000007 00000000 00000000 00000000
-0030: 00000000 93005204 0a000123 000500d2`)
+0030: 00000000 9d005304 0a000123 000500d2`)
 	flushed := dump(`
 0000: 00000000 00000000 00000000 00000000
 0010: 00000000 00000000 00000000 00000000
@@ -331,7 +331,7 @@ func TestGoldenSendError(t *testing.T) {
 0030: 00000000 0000f905 0a000123 000600d2`)
 	putSQN(failed, r.sq)
 	putSQN(flushed, r.sq)
-	failed[0x3e] = 0xcd ^ failed[0x39] ^ failed[0x3a] ^ failed[0x3b]
+	failed[0x3e] = 0xc2 ^ failed[0x39] ^ failed[0x3a] ^ failed[0x3b]
 	flushed[0x3e] = 0xf7 ^ flushed[0x39] ^ flushed[0x3a] ^ flushed[0x3b]
 	expect(t, "error", r.cq.mustPoll(t), failed)
 	expect(t, "flush", r.cq.mustPoll(t), flushed)

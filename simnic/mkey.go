@@ -170,7 +170,7 @@ func (h *keyHold) releaseKey() {
 func (h *keyHold) readMemory(sq *SQ, lkey uint32, addr uint64, dst []byte) fault {
 	k := h.findKey(sq.nic, lkey)
 	if k == nil {
-		return faultKey
+		return faultNoKey
 	}
 	off, ok, mine := k.keySpan(sq.attr.PD, addr, len(dst))
 	switch {

@@ -27,8 +27,9 @@ type Config struct {
 	// zero value has none.
 	Function Function
 
-	// Lenient accepts WQEs that no known driver should post but not all hardware refuses: a frame
-	// of 18 bytes or less, less inline than the port's minimum. Violations are counted either way.
+	// Lenient accepts WQEs that DPDK avoids and not all hardware refuses: a frame of 18 bytes or
+	// less, less inline than the port's minimum. Violations are counted either way; the section
+	// "Strict on purpose" of docs/testing.md has the witness of each.
 	Lenient bool
 	// RefuseImmediate fails a SEND with a non-zero immediate by a local protection error. VPP
 	// keeps its bookkeeping there, and up to ConnectX-5 its frames leave. Of ConnectX-6 Dx and -7
@@ -47,6 +48,10 @@ type Config struct {
 	// DropTooLong drops and counts a frame that is longer than its receive WQE, as newer firmware
 	// does, instead of writing an error completion.
 	DropTooLong bool
+
+	// RealTimeClock makes Caps.Timestamps StampsBoth, as REAL_TIME_CLOCK_ENABLE of mlxconfig does.
+	// New refuses it on a card without that option (Card.RealTimeOption).
+	RealTimeClock bool
 
 	Clock  clock.Clock  // of timestamps and delays; default the system's
 	Logger *slog.Logger // default: silent
@@ -107,6 +112,10 @@ func New(cfg Config) (*NIC, error) {
 			"netdev MAC %v is not a unicast address of 6 bytes",
 			cfg.MAC)
 	}
+	if cfg.RealTimeClock && !card.RealTimeOption {
+		return nil, statusErrorf(StatusBadParam, "%s has no real-time clock to switch on",
+			card.Title)
+	}
 	n := &NIC{cfg: cfg, card: card, caps: cfg.Caps, clock: cfg.Clock, log: cfg.Logger,
 		sinks: map[int]func(Event){},
 		done:  make(chan struct{})}
@@ -141,6 +150,9 @@ func (cfg Config) withDefaults(card Card) Config {
 	}
 	if cfg.Caps == (Caps{}) {
 		cfg.Caps = card.Caps
+	}
+	if cfg.RealTimeClock {
+		cfg.Caps.Timestamps = StampsBoth
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -58,6 +58,27 @@ func TestTimestampFormats(t *testing.T) {
 	}
 }
 
+// Real-time stamps are off until they are switched on, which only cards with the option take.
+func TestRealTimeClockOption(t *testing.T) {
+	for _, c := range Cards() {
+		if n := newNIC(t, Config{Card: c.Name}); n.Caps().Timestamps != StampsFreeRunning {
+			t.Errorf("%s: stamps %d by default", c.Name, n.Caps().Timestamps)
+		}
+		n, err := New(Config{Card: c.Name, RealTimeClock: true})
+		switch {
+		case !c.RealTimeOption && StatusOf(err) != StatusBadParam:
+			t.Errorf("%s: %v", c.Name, err)
+		case c.RealTimeOption && err != nil:
+			t.Errorf("%s: %v", c.Name, err)
+		case c.RealTimeOption:
+			if n.Caps().Timestamps != StampsBoth {
+				t.Errorf("%s: stamps %d, switched on", c.Name, n.Caps().Timestamps)
+			}
+			n.Close()
+		}
+	}
+}
+
 // wantRefused creates queues with time stamps that the device lacks.
 func wantRefused(t *testing.T, n *NIC, f TimestampFormat) {
 	t.Helper()

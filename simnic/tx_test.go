@@ -168,11 +168,11 @@ func TestSendValidation(t *testing.T) {
 		{name: "unknown key",
 			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
 				func(r *sendRig) []byte { return seg(60, r.key.Key()^0x100, r.addr) }), syndrome: 4,
-			vendor: 0x52},
+			vendor: 0x53},
 		{name: "other variant of the key",
 			wqe: with(0x0a, 3, ethSeg(0, 0, 0),
 				func(r *sendRig) []byte { return seg(60, r.key.Key()^1, r.addr) }), syndrome: 4,
-			vendor: 0x52},
+			vendor: 0x53},
 		{name: "key of another domain",
 			wqe: with(0x0a, 3, ethSeg(0, 0, 0), func(r *sendRig) []byte {
 				k, err := r.nic.CreateMKey(
@@ -210,7 +210,7 @@ func TestSendValidation(t *testing.T) {
 		{name: "LSO, key unknown",
 			wqe: func(r *sendRig) []byte {
 				return lso(1000, tcpHeader54, seg(100, 0x1200, r.addr))
-			}, syndrome: 4, vendor: 0x52},
+			}, syndrome: 4, vendor: 0x53},
 		{name: "legacy multi-packet", wqe: legacy(60, 2, ok)},
 		{name: "legacy multi-packet, headers wanted inline",
 			caps: func(c *Caps) { c.MinInline = InlineL2 }, wqe: legacy(60, 2, ok)},
@@ -224,7 +224,7 @@ func TestSendValidation(t *testing.T) {
 		{name: "legacy multi-packet of seven", wqe: legacy(60, 7, ok), syndrome: 2, vendor: 0x68},
 		{name: "legacy multi-packet, key unknown",
 			wqe:      legacy(60, 1, func(r *sendRig) []byte { return seg(60, 0x1200, r.addr) }),
-			syndrome: 4, vendor: 0x52},
+			syndrome: 4, vendor: 0x53},
 		{name: "multi-packet with inline header",
 			wqe: with(0x29, 4, append(ethSeg(0, 0, 18), make([]byte, 16)...), ok), syndrome: 2,
 			vendor: 0x68},

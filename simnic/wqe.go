@@ -14,7 +14,8 @@ type fault struct {
 }
 
 // Faults of send WQEs. The vendor part is this model's choice if captures of hardware do not show
-// one.
+// one. faultNoKey is what a card reported to DPDK (github.com/Juniper/warp17/issues/81); that its
+// cause was a key of no memory is taken from how DPDK sends memory it has not registered.
 var (
 	faultFormat   = fault{mlx5.SynLocalQPOp, mlx5.VendorWQEFormat, 0}
 	faultOpcode   = fault{mlx5.SynLocalQPOp, mlx5.VendorOpcode, 0}
@@ -22,6 +23,7 @@ var (
 	faultInline   = fault{mlx5.SynLocalQPOp, mlx5.VendorInlineTooLong, 0}
 	faultLength   = fault{mlx5.SynLocalLength, mlx5.VendorMsgTooLong, 0}
 	faultKey      = fault{mlx5.SynLocalProtection, mlx5.VendorGatherPD, 0x93}
+	faultNoKey    = fault{mlx5.SynLocalProtection, mlx5.VendorGatherAccess, 0x9d}
 	faultBounds   = fault{mlx5.SynLocalProtection, mlx5.VendorGatherLength, 0x93}
 	faultBus      = fault{mlx5.SynLocalProtection, mlx5.VendorGatherPCIe, 0x93}
 	faultFlush    = fault{mlx5.SynFlushed, mlx5.VendorFlushed, 0}

@@ -62,6 +62,7 @@ const (
 	VendorRxTooSmall    = 0xd3 // receive WQE size
 	VendorGatherPCIe    = 0x51
 	VendorGatherPD      = 0x52 // payload read, protection domain violation
+	VendorGatherAccess  = 0x53 // payload read, access by the key refused
 	VendorGatherLength  = 0x54 // payload read, outside the region
 	VendorWQEFormat     = 0x68
 	VendorMsgTooLong    = 0x69

@@ -113,7 +113,8 @@ func TestTalkWithSoftwareNIC(t *testing.T) {
 			t.Fatal(err)
 		}
 		card.Caps.DelayDrop = false // package pcie does not have it
-		nic, err := simnic.New(simnic.Config{Seed: 1, Card: m.card, Caps: card.Caps})
+		nic, err := simnic.New(simnic.Config{Seed: 1, Card: m.card, Caps: card.Caps,
+			RealTimeClock: card.RealTimeOption})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -169,8 +169,12 @@ func (w *world) addNIC(nic simnic.Config, look pcie.Config) {
 	logger := slog.New(slog.NewMultiHandler(
 		slog.NewTextHandler(testWriter{w.T}, &slog.HandlerOptions{Level: slog.LevelWarn}),
 		slog.NewTextHandler(w.log, nil)))
-	var err error
+	card, err := simnic.CardNamed(nic.Card)
+	if err != nil {
+		w.Fatal(err)
+	}
 	nic.Logger, look.Logger = logger, logger
+	nic.RealTimeClock = card.RealTimeOption // as when the recordings were made
 	if w.nic, err = simnic.New(nic); err != nil {
 		w.Fatal(err)
 	}

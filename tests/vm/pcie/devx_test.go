@@ -204,6 +204,8 @@ func TestUMEMRefused(t *testing.T) {
 		{"send queue of a context that may not send", quiet.sqIn(m, cqn, tis)},
 		{"receive queue in a memory pool", with(p.queue(0x908, m, cqn, 0, umemRecords, 4),
 			func(b []byte) { rqcMemory.set(b[queueContext:], 1) })},
+		{"receive queue on a completion queue of the driver's",
+			p.queue(0x908, m, d.cq(4), 0, umemRecords, 4)},
 		{"receive queue on the device", with(p.queue(0x908, m, cqn, 0, umemRecords, 4),
 			func(b []byte) { rqcHairpin.set(b[queueContext:], 1) })},
 	} {

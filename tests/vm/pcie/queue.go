@@ -146,6 +146,11 @@ func (f *Function) createRQ(in, out []byte) error {
 	if err != nil {
 		return err
 	}
+	if use.ring != 0 && f.objects.inUMEM[cq.Number()].ring == 0 {
+		// reported of ConnectX-7 (github.com/NVIDIA/daqiri, daqiri_ibverbs_engine.cpp)
+		return errorf(statusBadParam, "receive queue in a UMEM on completion queue %#x, which is "+
+			"in none: a program's receive queue needs one that it created by commands", cq.Number())
+	}
 	kind := wqType.get(wq)
 	attr := simnic.RQAttr{
 		PD: wqPD.u32(wq), CQ: cq, Ring: ring, LogSize: int(wqLogSize.get(wq)),
