@@ -64,6 +64,8 @@ var layers = map[string]layer{
 	// for all of a process; x/net: the assembler of filters
 	"privileges": {others: []string{xsys, xnet}, tests: []string{"tests/lib/need"}},
 
+	"internal/bpf": {others: []string{xsys},
+		only: map[string][]string{xsys: {"*_linux.go", "*_unsafe.go"}}},
 	"internal/mmio":      {others: []string{xsys}},
 	"dv/internal/netdev": {others: []string{xsys, netlink}},
 	"dv/mlx5":            {},
@@ -107,7 +109,7 @@ var layers = map[string]layer{
 	// which packets of a link go further
 	"link/filter": {module: []string{"clock"}, tests: []string{"cmd/rdma-netstack/lab"}},
 	// frames by AF_XDP sockets, and by packet sockets beside them
-	"link/xdp": {module: []string{"link/packet", "internal/mmio", "clock"},
+	"link/xdp": {module: []string{"link/packet", "internal/bpf", "internal/mmio", "clock"},
 		others: []string{xsys, netlink},
 		only:   map[string][]string{xsys: {"*_linux.go", "*_unsafe.go"}, netlink: {"*_linux.go"}},
 		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges"}},
@@ -183,8 +185,9 @@ var layers = map[string]layer{
 		module: []string{"stack/internal/env", "link/rdma", "dv"}, others: []string{gvisor, xsys},
 	},
 	// ports of the kernel's sockets; knows no TCP/IP of ours
-	"stack/internal/backing": {others: []string{xsys},
-		tests: []string{netlink, "cmd/rdma-netstack/lab"}},
+	"stack/internal/backing": {module: []string{"internal/bpf", "internal/mmio", "clock"},
+		others: []string{xsys},
+		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges"}},
 	"stack/internal/addrlock": {others: []string{xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}}},
 	// names of hosts over connections that others dial; x/net: the format of DNS messages
@@ -310,8 +313,9 @@ var unsafeFiles = []string{
 	"dv/uverbs/kernel_linux_unsafe.go", // the ioctl
 	"tests/vm/pcie/*_unsafe.go",        // memory of a virtual machine
 	"link/packet/mmsg_linux_unsafe.go", // recvmmsg, sendmmsg
-	"link/xdp/kernel_linux_unsafe.go",  // bpf, getsockopt, rings that the kernel shares
-	"privileges/*_linux_unsafe.go",     // seccomp, capset, Landlock
+	"link/xdp/kernel_linux_unsafe.go",  // getsockopt, rings that the kernel shares
+	"internal/bpf/request_linux_unsafe.go",
+	"privileges/*_linux_unsafe.go", // seccomp, capset, Landlock
 	// the pools of package buffer, and the bytes of its chunks
 	"link/rdma/internal/chunkmem/*_unsafe.go", "link/rdma/internal/chunkmem/*_unsafe_test.go",
 }

@@ -1,91 +1,43 @@
 package xdp
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
-)
 
-// Numbers of bpf(2) (include/uapi/linux/bpf.h).
-const (
-	cmdMapCreate, cmdMapUpdate, cmdMapDelete = 0, 2, 3
-	cmdProgLoad, cmdProgByID, cmdInfo        = 5, 13, 15
-	cmdLinkCreate                            = 28
-
-	mapHash, mapArray, mapSockets = 1, 2, 17
-	mapNoPreallocation            = 1
-
-	typeXDP, attachXDP = 6, 37
+	"github.com/rdma-netstack/rdma-netstack/internal/bpf"
 )
 
 // newMap makes a map.
 func newMap(kind, key, value, entries, flags uint32, name string) (int, error) {
-	r := new(request).addFields(kind, key, value, entries, flags, 0, 0).addName(name)
-	fd, err := r.callKernel(cmdMapCreate)
+	fd, err := bpf.NewMap(kind, key, value, entries, flags, name)
 	if err != nil {
 		return -1, explainPrivilege(fmt.Sprintf("make the BPF map %q", name), err)
 	}
 	return fd, nil
 }
 
-// putElement sets an element of a map.
-func putElement(fd int, key, value []byte) error {
-	_, err := new(request).addFields(uint32(fd), 0).addAddress(key).addAddress(value).
-		addFields(0, 0).callKernel(cmdMapUpdate)
-	return err
-}
-
-// dropElement removes an element of a map. One that is not there is no error.
-func dropElement(fd int, key []byte) error {
-	_, err := new(request).addFields(uint32(fd), 0).addAddress(key).addAddress(nil).addFields(0, 0).
-		callKernel(cmdMapDelete)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return err
-}
-
-// programName names for "bpftool prog" and other processes a program of ours.
-const programName = "rdma_netstack"
-
 // loadProgram lets the kernel verify a program.
 func loadProgram(program []byte) (int, error) {
-	license := []byte("Apache-2.0\x00") // the helpers are not for GPL programs alone
-	load := func(log []byte) (int, error) {
-		level := uint32(min(len(log), 1))
-		return new(request).addFields(typeXDP, uint32(len(program)/8)).addAddress(program).
-			addAddress(license).addFields(level, uint32(len(log))).addAddress(log).addFields(0, 0).
-			addName(programName).addFields(0, attachXDP).callKernel(cmdProgLoad)
+	fd, err := bpf.LoadProgram(unix.BPF_PROG_TYPE_XDP, unix.BPF_XDP, program)
+	if err != nil {
+		return -1, explainPrivilege("load the XDP program", err)
 	}
-	fd, err := load(nil)
-	if err == nil {
-		return fd, nil
-	}
-	if !errors.Is(err, unix.EPERM) { // once more, for what the verifier says
-		log := make([]byte, 64<<10)
-		if fd, err = load(log); err == nil {
-			return fd, nil
-		}
-		if said := bytes.TrimRight(log, "\x00\n"); len(said) > 0 {
-			err = fmt.Errorf("%w: %s", err, said)
-		}
-	}
-	return -1, explainPrivilege("load the XDP program", err)
+	return fd, nil
 }
 
 // attachProgram makes a link of a program and an interface, which ends with its descriptor.
 func attachProgram(program, ifindex int, flags uint32) (int, error) {
-	return new(request).addFields(uint32(program), uint32(ifindex), attachXDP, flags).
-		callKernel(cmdLinkCreate)
+	return new(bpf.Request).AddFields(uint32(program), uint32(ifindex), unix.BPF_XDP, flags).
+		Call(unix.BPF_LINK_CREATE)
 }
 
 // nameOfProgram returns the name of a program of anybody's; "" where that may not be known: it
 // needs CAP_SYS_ADMIN.
 func nameOfProgram(id uint32) string {
-	fd, err := new(request).addFields(id, 0, 0).callKernel(cmdProgByID)
+	fd, err := new(bpf.Request).AddFields(id, 0, 0).Call(unix.BPF_PROG_GET_FD_BY_ID)
 	if err != nil {
 		return ""
 	}
@@ -111,8 +63,8 @@ const atProgramID, atProgramName, programInfoLen = 4, 64, 80
 
 func infoOfProgram(fd int) ([]byte, error) {
 	info := make([]byte, programInfoLen)
-	_, err := new(request).addFields(uint32(fd), programInfoLen).addAddress(info).
-		callKernel(cmdInfo)
+	_, err := new(bpf.Request).AddFields(uint32(fd), programInfoLen).AddAddress(info).
+		Call(unix.BPF_OBJ_GET_INFO_BY_FD)
 	return info, err
 }
 

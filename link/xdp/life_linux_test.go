@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/bpf"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/privileges"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
@@ -234,13 +235,14 @@ const othersProgram = "somebody_elses"
 
 // loadPass loads a program that passes all.
 func loadPass(name string) (fd int, err error) {
-	a := newAssembler()
-	a.setValue(r0, xdpPass)
-	a.endProgram()
-	program := a.toBytes()
-	return new(request).addFields(typeXDP, uint32(len(program)/8)).addAddress(program).
-		addAddress([]byte("GPL\x00")).addFields(0, 0).addAddress(nil).addFields(0, 0).addName(name).
-		addFields(0, attachXDP).callKernel(cmdProgLoad)
+	a := bpf.NewAssembler()
+	a.SetValue(bpf.R0, xdpPass)
+	a.EndProgram()
+	program := a.ToBytes()
+	return new(bpf.Request).AddFields(unix.BPF_PROG_TYPE_XDP, uint32(len(program)/8)).
+		AddAddress(program).AddAddress([]byte("GPL\x00")).AddFields(0, 0).AddAddress(nil).
+		AddFields(0, 0).AddName(name).
+		AddFields(0, unix.BPF_XDP).Call(unix.BPF_PROG_LOAD)
 }
 
 // TestTakenQueue: a queue that another process has a socket on is named.

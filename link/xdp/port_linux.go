@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/bpf"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
@@ -105,17 +106,18 @@ const maxQueues = 64
 func (p *Port) makeObjects() (err error) {
 	n := p.Port.NumQueues()
 	p.queues = p.facts.queues
-	if p.sockets, err = newMap(mapSockets, 4, 4, uint32(n), 0, "sockets"); err != nil {
+	p.sockets, err = newMap(unix.BPF_MAP_TYPE_XSKMAP, 4, 4, uint32(n), 0, "sockets")
+	if err != nil {
 		return err
 	}
 	program := ownMACProgram([6]byte(p.MAC()), p.cfg.VLAN, p.sockets)
 	if p.cfg.Host {
 		const most = 1 << 18 // keys of ports; memory is taken as they come
-		if p.macs, err = newMap(mapArray, 4, 8, 1, 0, "mac"); err != nil {
+		if p.macs, err = newMap(unix.BPF_MAP_TYPE_ARRAY, 4, 8, 1, 0, "mac"); err != nil {
 			return err
 		}
-		if p.table, err = newMap(mapHash, portKeyLen, 4, most, mapNoPreallocation,
-			"ports"); err != nil {
+		if p.table, err = newMap(unix.BPF_MAP_TYPE_HASH, portKeyLen, 4, most,
+			unix.BPF_F_NO_PREALLOC, "ports"); err != nil {
 			return err
 		}
 		if err := p.putMAC(p.MAC()); err != nil {
@@ -234,7 +236,7 @@ func (p *Port) takeLocked() error {
 // leadQueue makes the program lead a queue's frames to its socket. mu is held, or nobody else is
 // about.
 func (p *Port) leadQueue(i int) error {
-	err := putElement(p.sockets, nativeBytes(uint32(i)), nativeBytes(uint32(p.rx[i].socket.fd)))
+	err := bpf.PutElement(p.sockets, nativeBytes(uint32(i)), nativeBytes(uint32(p.rx[i].socket.fd)))
 	if err != nil {
 		return fmt.Errorf("lead frames of queue %d of %s to its socket: %w", i, p.Name(), err)
 	}
@@ -352,7 +354,7 @@ func (p *Port) SetMAC(mac net.HardwareAddr) error {
 func (p *Port) putMAC(mac net.HardwareAddr) error {
 	var value [8]byte
 	copy(value[:], mac)
-	if err := putElement(p.macs, nativeBytes(0), value[:]); err != nil {
+	if err := bpf.PutElement(p.macs, nativeBytes(0), value[:]); err != nil {
 		return fmt.Errorf("tell the XDP program of %s its MAC: %w", p.Name(), err)
 	}
 	return nil
@@ -416,7 +418,7 @@ func (p *Port) tellPort(k portKey) error {
 	if p.closed {
 		return nil
 	}
-	if err := putElement(p.table, k[:], nativeBytes(1)); err != nil {
+	if err := bpf.PutElement(p.table, k[:], nativeBytes(1)); err != nil {
 		return fmt.Errorf("tell the XDP program of %s port %d: %w", p.Name(),
 			binary.BigEndian.Uint16(k[keyPort:]), err)
 	}
@@ -428,7 +430,7 @@ func (p *Port) forgetPort(k portKey) error {
 	if p.closed {
 		return nil
 	}
-	if err := dropElement(p.table, k[:]); err != nil {
+	if err := bpf.DropElement(p.table, k[:]); err != nil {
 		return fmt.Errorf("take port %d from the XDP program of %s: %w",
 			binary.BigEndian.Uint16(k[keyPort:]), p.Name(), err)
 	}
@@ -443,7 +445,7 @@ func (p *Port) Mute() error {
 	p.muted.Store(true)
 	for i, q := range p.rx {
 		if q.bound.Load() && !p.closed {
-			err = errors.Join(err, dropElement(p.sockets, nativeBytes(uint32(i))))
+			err = errors.Join(err, bpf.DropElement(p.sockets, nativeBytes(uint32(i))))
 		}
 		q.dropReceived()
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/bpf"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
@@ -29,18 +30,19 @@ func loadFor(t testing.TB, mac []byte, vlan uint16, host bool) *loaded {
 	t.Helper()
 	need.Root(t)
 	l := &loaded{}
-	sockets, err := newMap(mapSockets, 4, 4, 1, 0, "sockets")
+	sockets, err := newMap(unix.BPF_MAP_TYPE_XSKMAP, 4, 4, 1, 0, "sockets")
 	must(t, err)
 	s, err := newSocket(SendSockets)
 	must(t, err)
-	must(t, putElement(sockets, nativeBytes(0), nativeBytes(uint32(s.fd))))
+	must(t, bpf.PutElement(sockets, nativeBytes(0), nativeBytes(uint32(s.fd))))
 	program := ownMACProgram([6]byte(mac), vlan, sockets)
 	if host {
-		l.macs, err = newMap(mapArray, 4, 8, 1, 0, "mac")
+		l.macs, err = newMap(unix.BPF_MAP_TYPE_ARRAY, 4, 8, 1, 0, "mac")
 		must(t, err)
-		l.ports, err = newMap(mapHash, portKeyLen, 4, 1000, mapNoPreallocation, "ports")
+		l.ports, err = newMap(unix.BPF_MAP_TYPE_HASH, portKeyLen, 4, 1000,
+			unix.BPF_F_NO_PREALLOC, "ports")
 		must(t, err)
-		must(t, putElement(l.macs, nativeBytes(0), append(slices.Clone(mac), 0, 0)))
+		must(t, bpf.PutElement(l.macs, nativeBytes(0), append(slices.Clone(mac), 0, 0)))
 		program = hostProgram(hostMaps{l.macs, l.ports, sockets})
 	}
 	l.program, err = loadProgram(program)
@@ -61,11 +63,11 @@ func loadFor(t testing.TB, mac []byte, vlan uint16, host bool) *loaded {
 func (l *loaded) run(t testing.TB, frame []byte) bool {
 	t.Helper()
 	const cmdTestRun, atResult = 10, 4
-	r := new(request).addFields(uint32(l.program), 0, uint32(len(frame)), 0).addAddress(frame).
-		addAddress(nil).addFields(1, 0, 0, 0).addAddress(nil).addAddress(nil).addFields(0, 0, 0)
-	_, err := r.callKernel(cmdTestRun)
+	r := new(bpf.Request).AddFields(uint32(l.program), 0, uint32(len(frame)), 0).AddAddress(frame).
+		AddAddress(nil).AddFields(1, 0, 0, 0).AddAddress(nil).AddAddress(nil).AddFields(0, 0, 0)
+	_, err := r.Call(cmdTestRun)
 	must(t, err)
-	switch result := binary.NativeEndian.Uint32(r.bytes[atResult:]); result {
+	switch result := binary.NativeEndian.Uint32(r.Bytes[atResult:]); result {
 	case xdpRedirect:
 		return true
 	case xdpPass:
@@ -184,7 +186,7 @@ func programs(t testing.TB) map[*loaded]func(f []byte) bool {
 	host := loadFor(t, ourMAC, 0, true)
 	for _, p := range modelPorts {
 		for _, k := range keysOf(p) {
-			must(t, putElement(host.ports, k[:], nativeBytes(1)))
+			must(t, bpf.PutElement(host.ports, k[:], nativeBytes(1)))
 		}
 	}
 	own := func(vlan uint16) func(f []byte) bool {
@@ -254,7 +256,7 @@ func FuzzDecisions(f *testing.F) {
 // TestQueueWithoutSocket: frames of a queue that has no socket are for Linux.
 func TestQueueWithoutSocket(t *testing.T) {
 	need.Root(t)
-	sockets, err := newMap(mapSockets, 4, 4, 1, 0, "sockets")
+	sockets, err := newMap(unix.BPF_MAP_TYPE_XSKMAP, 4, 4, 1, 0, "sockets")
 	must(t, err)
 	defer unix.Close(sockets)
 	l := &loaded{}

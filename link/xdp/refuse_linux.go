@@ -3,6 +3,8 @@ package xdp
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/bpf"
 )
 
 // facts holds what is known of an interface before anything of it is touched.
@@ -78,7 +80,7 @@ func (f *facts) refuseConfig(c *Config) error {
 
 // sayTaken says whose program the interface has.
 func (f *facts) sayTaken() error {
-	if f.programName == programName {
+	if f.programName == bpf.ProgramName {
 		return fmt.Errorf("%s is served through AF_XDP by another process (XDP program %d): an "+
 			"interface can have one, so end it, or use packet sockets", f.name, f.program)
 	}

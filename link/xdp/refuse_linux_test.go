@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/bpf"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 )
 
@@ -37,8 +38,9 @@ func TestRefuse(t *testing.T) {
 			"5 queues are wanted, and it receives by 4"},
 		{"another program", func(f *facts, _ *Config) { f.program, f.programName = 42, "cil_xdp" },
 			`eth0 has the XDP program 42 "cil_xdp"`},
-		{"another server", func(f *facts, _ *Config) { f.program, f.programName = 42, programName },
-			"by another process (XDP program 42)"},
+		{"another server", func(f *facts, _ *Config) {
+			f.program, f.programName = 42, bpf.ProgramName
+		}, "by another process (XDP program 42)"},
 	} {
 		f, c := good, Config{Config: packet.Config{Device: "eth0"}}
 		tt.change(&f, &c)
