@@ -93,6 +93,8 @@
 //	orphans.mu, slowStarts.mu, openConns.mu, dhcp.linkUpWaiters.mu, icmpErrors.mu, pathMTUs.mu
 //	routeCache.mu, replySources.mu, udpPortTable.mu, udpRxQueue.mu, deadline.mu, kernelQueue.mu
 //	handover.Inherited.mu, handover.heldFrames.mu, ways.mu
-//	backing.Socket.mu, hostnet.Kernel.mu, addrlock.Locks.mu, resolver.resolvConf.checking
+//	backing.Socket.mu
+//	backing.Filters.mu, backing.pacer.mu
+//	hostnet.Kernel.mu, addrlock.Locks.mu, resolver.resolvConf.checking
 //	resolver.hostsFile.mu, resolver.orderFile.mu, resolver.flights.mu, Filter.mu
 package stack

@@ -30,6 +30,7 @@ type host struct {
 	stack   *Stack
 	netdev  atomic.Pointer[string] // its name, which may change: see rename
 	device  atomic.Pointer[backing.Device]
+	filters *backing.Filters // nil until the netdev is found
 	kernel  *hostnet.Kernel
 	watcher *hostnet.Watcher
 	rules   *rdma.Endpoint // whose device has a rule for each port; nil: there is none
@@ -228,6 +229,12 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, errors.Join(err, h.close())
 	}
 	s.host, h.stack, h.mac.s = h, s, s
+	if err := h.filters.Refused(); err != nil {
+		s.log.Warn("each socket of the kernel has a filter of its own, not one that all share: "+
+			"closing many takes longer, and Linux 6.18 may lose its BPF when a process with "+
+			"thousands is killed; give it CAP_BPF while it starts", "interface", s.name,
+			"error", err)
+	}
 	if err := h.open(ctx, found); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -254,13 +261,15 @@ func (h *host) findNetdev(cfg Config) (found hostnet.Network, err error) {
 		return found, fmt.Errorf("%s has no address: ip address add 192.0.2.10/24 dev %[1]s, "+
 			"or give the stack an address of its own in place of Host", h.Name())
 	}
-	h.device.Store(&backing.Device{Index: found.Index})
+	device := backing.Device{Index: found.Index}
+	h.device.Store(&device)
+	h.filters = backing.NewFilters(device, cfg.Clock)
 	h.addrs = found.Addresses
 	var addrs []netip.Addr
 	for _, a := range h.plainAddrs() {
 		addrs = append(addrs, h.zoned(a))
 	}
-	h.block, err = backing.OpenBlock(backing.FirstBlock, addrs, *h.device.Load())
+	h.block, err = backing.OpenBlock(backing.FirstBlock, addrs, h.filters)
 	return found, err
 }
 
@@ -336,6 +345,9 @@ func (h *host) close() error {
 	if h.block != nil {
 		errs = append(errs, h.block.Close())
 	}
+	if h.filters != nil {
+		errs = append(errs, h.filters.Close())
+	}
 	h.mu.Unlock()
 	h.ended.Wait()
 	return errors.Join(errs...)
@@ -398,7 +410,7 @@ func (h *host) nextBlock() error {
 	for _, a := range h.plainAddrs() {
 		addrs = append(addrs, h.zoned(a))
 	}
-	next, err := backing.OpenBlock(int(h.block.First)+backing.BlockSize, addrs, *h.device.Load())
+	next, err := backing.OpenBlock(int(h.block.First)+backing.BlockSize, addrs, h.filters)
 	if err != nil {
 		return err
 	}

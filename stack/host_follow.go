@@ -339,10 +339,11 @@ func (h *host) setDevice(d backing.Device) error {
 	defer h.mu.Unlock()
 	h.device.Store(&d)
 	h.ways.forget()
-	errs := []error{h.block.SetDevice(d)}
+	h.filters.SetDevice(d)
+	errs := []error{h.block.FollowDevice()}
 	for _, p := range h.ports {
 		if !p.ofBlock {
-			errs = append(errs, p.socket.SetDevice(d))
+			errs = append(errs, p.socket.FollowDevice())
 		}
 	}
 	return errors.Join(errs...)

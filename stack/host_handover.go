@@ -39,10 +39,10 @@ func (h *host) Duplicates() (ports []handover.Port, fds []int, err error) {
 func (h *host) openSocket(k hostKey, at netip.AddrPort) (s *backing.Socket, given bool, err error) {
 	if p := h.stack.cfg.Predecessor; p != nil {
 		if fd, ok := p.met.Ports.Take(k.handedOver()); ok {
-			return backing.Adopt(k.protocol, at, *h.device.Load(), fd), true, nil
+			return backing.Adopt(k.protocol, at, h.filters, fd), true, nil
 		}
 	}
-	s, err = backing.Open(k.protocol, at, *h.device.Load())
+	s, err = backing.Open(k.protocol, at, h.filters)
 	return s, false, err
 }
 

@@ -23,15 +23,15 @@ const (
 // upper byte tells whether it is of the block.
 type Block struct {
 	First   uint16
-	device  Device
+	filters *Filters
 	sockets map[netip.Addr][]*Socket
 }
 
 // OpenBlock takes the first block, of those from a port on, of which every address has every port.
-func OpenBlock(from int, addrs []netip.Addr, d Device) (*Block, error) {
+func OpenBlock(from int, addrs []netip.Addr, f *Filters) (*Block, error) {
 	var first error
 	for port := from; port <= lastBlock; port += BlockSize {
-		b := &Block{First: uint16(port), device: d, sockets: map[netip.Addr][]*Socket{}}
+		b := &Block{First: uint16(port), filters: f, sockets: map[netip.Addr][]*Socket{}}
 		err := b.addAll(addrs)
 		if err == nil {
 			return b, nil
@@ -68,7 +68,7 @@ func (b *Block) Add(a netip.Addr) (err error) {
 	}()
 	for i := range uint16(BlockSize) {
 		for _, p := range []Protocol{TCP, UDP} {
-			s, err := Open(p, netip.AddrPortFrom(a, b.First+i), b.device)
+			s, err := Open(p, netip.AddrPortFrom(a, b.First+i), b.filters)
 			if errors.Is(err, unix.EMFILE) {
 				err = fmt.Errorf("%w: %d sockets per address are needed; raise LimitNOFILE, "+
 					"ulimit -n", err, 2*BlockSize)
@@ -83,13 +83,12 @@ func (b *Block) Add(a netip.Addr) (err error) {
 	return nil
 }
 
-// SetDevice puts d in the place of the device, for all sockets.
-func (b *Block) SetDevice(d Device) error {
-	b.device = d
+// FollowDevice renews the filters of all sockets after [Filters.SetDevice].
+func (b *Block) FollowDevice() error {
 	var errs []error
 	for _, all := range b.sockets {
 		for _, s := range all {
-			errs = append(errs, s.SetDevice(d))
+			errs = append(errs, s.FollowDevice())
 		}
 	}
 	return errors.Join(errs...)

@@ -1,9 +1,10 @@
 // Package backing keeps the kernel off ports of the host's own addresses which a TCP/IP stack
 // outside the kernel serves. It needs no privileges beyond those for the port itself.
 //
-// A Socket is the kernel's socket of one address and port, bound, and of TCP listening, with a
-// classic BPF filter (SO_ATTACH_FILTER, socket(7)) that drops what one network device has received:
-// that is the other stack's. So
+// A Socket is the kernel's socket of one address and port, bound, and of TCP listening, with a BPF
+// filter (SO_ATTACH_BPF, socket(7)) that drops what one network device has received: that is the
+// other stack's. All sockets of a stack share few filters where bpf(2) is allowed, see [Filters].
+// So
 //
 //   - nobody else gets the port (EADDRINUSE), and no ephemeral port is taken from it,
 //   - the kernel answers nothing that the other stack answers: a segment that finds a listener is

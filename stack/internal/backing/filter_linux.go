@@ -37,11 +37,10 @@ func (d Device) others() []unix.SockFilter {
 // begun passes of these what belongs to a connection that has begun: no SYN alone. The packet that
 // a socket of TCP filters starts with the TCP header.
 func (d Device) begun() []unix.SockFilter {
-	const flags, syn, ack = 13, 0x02, 0x10
 	return append(d.begin(), d.is(0, 1), drop,
-		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: flags},
-		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: syn | ack},
-		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: syn, Jf: 1},
+		unix.SockFilter{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: atFlags},
+		unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: flagSYN | flagACK},
+		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: flagSYN, Jf: 1},
 		drop, pass)
 }
 
@@ -62,15 +61,19 @@ func (d Device) is(yes, no uint8) unix.SockFilter {
 		Jt: yes, Jf: no}
 }
 
-// attach puts a filter in the place of the one before. Kernels with Linux commit 5d39580f68e6 want
-// CAP_NET_ADMIN for one of a TCP socket.
+// attach puts a filter of the socket's own in the place of the one before.
 func attach(fd int, program []unix.SockFilter) error {
-	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	return explainAttach("SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET,
+		unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}))
+}
+
+// explainAttach adds what an error means. Kernels with Linux commit 5d39580f68e6 want CAP_NET_ADMIN
+// for a filter of a TCP socket.
+func explainAttach(option string, err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("this kernel wants CAP_NET_ADMIN for filters of TCP sockets, which the "+
 			"host's own address needs: setcap cap_net_raw,cap_net_admin+ep on the program, "+
 			"docker --cap-add NET_ADMIN, or be root: %w", err)
 	}
-	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
+	return os.NewSyscallError("setsockopt "+option, err)
 }

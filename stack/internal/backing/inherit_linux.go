@@ -10,10 +10,10 @@ import (
 
 // Adopt makes a socket of a descriptor that another process has given us: both have one socket of
 // the kernel's, with one filter and one queue, which lasts until both have closed it. Its filter is
-// that of one which serves. It owns fd.
-func Adopt(p Protocol, at netip.AddrPort, d Device, fd int) *Socket {
+// that of one which serves, and may be its own. It owns fd.
+func Adopt(p Protocol, at netip.AddrPort, f *Filters, fd int) *Socket {
 	unix.CloseOnExec(fd)
-	return &Socket{protocol: p, at: at, device: d, fd: fd, serving: true}
+	return &Socket{protocol: p, at: at, filters: f, fd: fd, serving: true, owned: true}
 }
 
 // Duplicate returns a descriptor to give another process; the caller closes it.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // Protocol is TCP or UDP.
@@ -29,8 +31,23 @@ const FirstBlock = 0xf000
 // Socket needs linux.
 type Socket struct{}
 
+// Filters needs linux.
+type Filters struct{}
+
+// NewFilters needs linux.
+func NewFilters(Device, clock.Clock) *Filters { return &Filters{} }
+
+// Refused needs linux.
+func (*Filters) Refused() error { return errors.ErrUnsupported }
+
+// SetDevice needs linux.
+func (*Filters) SetDevice(Device) {}
+
+// Close needs linux.
+func (*Filters) Close() error { return nil }
+
 // Open needs linux.
-func Open(Protocol, netip.AddrPort, Device) (*Socket, error) { return nil, errors.ErrUnsupported }
+func Open(Protocol, netip.AddrPort, *Filters) (*Socket, error) { return nil, errors.ErrUnsupported }
 
 // Listener needs linux.
 func (*Socket) Listener(int) (*net.TCPListener, error) { return nil, errors.ErrUnsupported }
@@ -38,8 +55,8 @@ func (*Socket) Listener(int) (*net.TCPListener, error) { return nil, errors.ErrU
 // Conn needs linux.
 func (*Socket) Conn() (*net.UDPConn, error) { return nil, errors.ErrUnsupported }
 
-// SetDevice needs linux.
-func (*Socket) SetDevice(Device) error { return errors.ErrUnsupported }
+// FollowDevice needs linux.
+func (*Socket) FollowDevice() error { return errors.ErrUnsupported }
 
 // Silence needs linux.
 func (*Socket) Silence() error { return errors.ErrUnsupported }
@@ -48,7 +65,7 @@ func (*Socket) Silence() error { return errors.ErrUnsupported }
 func (*Socket) Refuse() error { return errors.ErrUnsupported }
 
 // Adopt needs linux.
-func Adopt(Protocol, netip.AddrPort, Device, int) *Socket { return nil }
+func Adopt(Protocol, netip.AddrPort, *Filters, int) *Socket { return nil }
 
 // MaxOthers needs linux.
 const MaxOthers = 0
@@ -72,7 +89,7 @@ func (*Socket) Close() error { return errors.ErrUnsupported }
 type Block struct{ First uint16 }
 
 // OpenBlock needs linux.
-func OpenBlock(int, []netip.Addr, Device) (*Block, error) { return nil, errors.ErrUnsupported }
+func OpenBlock(int, []netip.Addr, *Filters) (*Block, error) { return nil, errors.ErrUnsupported }
 
 // Add needs linux.
 func (*Block) Add(netip.Addr) error { return errors.ErrUnsupported }
@@ -80,8 +97,8 @@ func (*Block) Add(netip.Addr) error { return errors.ErrUnsupported }
 // Remove needs linux.
 func (*Block) Remove(netip.Addr) error { return errors.ErrUnsupported }
 
-// SetDevice needs linux.
-func (*Block) SetDevice(Device) error { return errors.ErrUnsupported }
+// FollowDevice needs linux.
+func (*Block) FollowDevice() error { return errors.ErrUnsupported }
 
 // Socket needs linux.
 func (*Block) Socket(Protocol, netip.AddrPort) *Socket { return nil }

@@ -34,10 +34,12 @@ func (s *Socket) PassAllBut(others []netip.AddrPort) error {
 	}
 	s.others, s.passing = slices.Clone(others), true
 	if len(others) == 0 {
+		s.waitForTurn()
 		err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
 		if errors.Is(err, unix.ENOENT) {
-			return nil
+			err = nil
 		}
+		s.owned = s.owned && err != nil
 		return os.NewSyscallError("setsockopt SO_DETACH_FILTER", err)
 	}
 	return s.attachOthers()
@@ -51,17 +53,16 @@ func (s *Socket) PassNone() error {
 	if s.fd < 0 {
 		return nil
 	}
-	return attach(s.fd, s.filter())
+	return s.attachServing()
 }
 
 // attachOthers puts the filter of PassAllBut in place. Its memory and that of the one before count
 // together (net.core.optmem_max), so one that is short comes between if need be. mu is held.
 func (s *Socket) attachOthers() error {
-	program := s.filter()
-	err := attach(s.fd, program)
+	err := s.attachServing()
 	if errors.Is(err, unix.ENOMEM) {
-		if err = attach(s.fd, s.device.others()); err == nil {
-			err = attach(s.fd, program)
+		if err = s.attach(passOthers); err == nil {
+			err = s.attachServing()
 		}
 	}
 	if errors.Is(err, unix.ENOMEM) {
@@ -84,13 +85,13 @@ func (d Device) allBut(others []netip.AddrPort, v6 bool) []unix.SockFilter {
 	if v6 {
 		addresses, first = 4, 8
 	}
-	program = append(program, bpf(unix.BPF_LDX|unix.BPF_IMM, hashSeed))
+	program = append(program, statement(unix.BPF_LDX|unix.BPF_IMM, hashSeed))
 	for i := range addresses {
 		at := int32(netOff + first + 4*i)
-		program = append(program, bpf(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, uint32(at)))
+		program = append(program, statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, uint32(at)))
 		program = append(program, hashStep()...)
 	}
-	program = append(program, bpf(unix.BPF_LD|unix.BPF_H|unix.BPF_ABS, 0)) // the source port
+	program = append(program, statement(unix.BPF_LD|unix.BPF_H|unix.BPF_ABS, 0)) // the source port
 	program = append(program, hashStep()...)
 	var keys []uint32
 	for _, o := range others {
@@ -100,7 +101,7 @@ func (d Device) allBut(others []netip.AddrPort, v6 bool) []unix.SockFilter {
 	return append(program, search(slices.Compact(keys))...)
 }
 
-func bpf(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
+func statement(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
 
 const (
 	hashSeed   = 0x9e3779b9
@@ -111,12 +112,12 @@ const (
 // hashStep mixes the word in A with what there is in X, and leaves the result in both.
 func hashStep() []unix.SockFilter {
 	return []unix.SockFilter{
-		bpf(unix.BPF_ALU|unix.BPF_ADD|unix.BPF_X, 0),
-		bpf(unix.BPF_ALU|unix.BPF_MUL|unix.BPF_K, hashFactor),
-		bpf(unix.BPF_MISC|unix.BPF_TAX, 0),
-		bpf(unix.BPF_ALU|unix.BPF_RSH|unix.BPF_K, hashShift),
-		bpf(unix.BPF_ALU|unix.BPF_XOR|unix.BPF_X, 0),
-		bpf(unix.BPF_MISC|unix.BPF_TAX, 0),
+		statement(unix.BPF_ALU|unix.BPF_ADD|unix.BPF_X, 0),
+		statement(unix.BPF_ALU|unix.BPF_MUL|unix.BPF_K, hashFactor),
+		statement(unix.BPF_MISC|unix.BPF_TAX, 0),
+		statement(unix.BPF_ALU|unix.BPF_RSH|unix.BPF_K, hashShift),
+		statement(unix.BPF_ALU|unix.BPF_XOR|unix.BPF_X, 0),
+		statement(unix.BPF_MISC|unix.BPF_TAX, 0),
 	}
 }
 
@@ -145,6 +146,6 @@ func search(keys []uint32) (program []unix.SockFilter) {
 	below, above := search(keys[:middle]), search(keys[middle:])
 	program = append(program,
 		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: keys[middle], Jf: 1},
-		bpf(unix.BPF_JMP|unix.BPF_JA, uint32(len(below))))
+		statement(unix.BPF_JMP|unix.BPF_JA, uint32(len(below))))
 	return append(append(program, below...), above...)
 }

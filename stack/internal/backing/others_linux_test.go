@@ -19,14 +19,15 @@ func TestPassAllBut(t *testing.T) {
 	for host, peer := range map[string]string{"192.0.2.1": "192.0.2.2", "fd00:2::1": "fd00:2::2"} {
 		for _, n := range []int{1, leaf + 1, MaxOthers} {
 			t.Run(fmt.Sprint(host, " without ", n), func(t *testing.T) {
-				testPassAllBut(t, netip.MustParseAddr(host), netip.MustParseAddr(peer), n)
+				onBoth(t, func(t *testing.T, w *world) {
+					testPassAllBut(t, w, netip.MustParseAddr(host), netip.MustParseAddr(peer), n)
+				})
 			})
 		}
 	}
 }
 
-func testPassAllBut(t *testing.T, host, peer netip.Addr, n int) {
-	w := newWorld(t)
+func testPassAllBut(t *testing.T, w *world, host, peer netip.Addr, n int) {
 	for addr, n := range map[netip.Addr]*lab.Net{host: w.host, peer: w.peer} {
 		if addr.Is6() {
 			must(t, n.Do(func() error {
@@ -60,7 +61,8 @@ func testPassAllBut(t *testing.T, host, peer netip.Addr, n int) {
 	}
 	must(t, s.Silence()) // does nothing
 	must(t, s.Refuse())  // likewise
-	must(t, s.SetDevice(w.device))
+	w.filters.SetDevice(w.device)
+	must(t, s.FollowDevice())
 	must(t, s.PassAllBut(nil))
 	must(t, s.PassAllBut(nil))
 	c, err := dialFrom(w.peer, all[0], host, patience)

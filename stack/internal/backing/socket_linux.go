@@ -41,45 +41,47 @@ const fileName = "rdma-netstack port"
 type Socket struct {
 	protocol Protocol
 	at       netip.AddrPort
+	filters  *Filters
 
 	mu      sync.Mutex
 	fd      int // guarded by mu, as is what follows; -1: closed
-	device  Device
 	serving bool
 	passing bool
 	others  []netip.AddrPort // of PassAllBut
+	owned   bool             // the filter is the socket's own, see Filters
 }
 
 // Open takes a port of the host for the calling thread's network namespace. Nothing that is sent
 // to it passes until Listener or Conn. An error that is EADDRINUSE or EADDRNOTAVAIL says so.
-func Open(p Protocol, at netip.AddrPort, d Device) (*Socket, error) {
-	fd, err := open(p, at)
-	if err != nil {
+func Open(p Protocol, at netip.AddrPort, f *Filters) (*Socket, error) {
+	s := &Socket{protocol: p, at: at, filters: f}
+	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("take port %s of %s from the kernel: %w", p, at, err)
 	}
-	return &Socket{protocol: p, at: at, device: d, fd: fd}, nil
+	return s, nil
 }
 
 // open makes a socket whose filter is in place before anything can come.
-func open(p Protocol, at netip.AddrPort) (int, error) {
-	family, kind := unix.AF_INET, unix.SOCK_STREAM
-	if at.Addr().Is6() {
+func (s *Socket) open() (err error) {
+	family, transport := unix.AF_INET, unix.SOCK_STREAM
+	if s.at.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	if p == UDP {
-		kind = unix.SOCK_DGRAM
+	if s.protocol == UDP {
+		transport = unix.SOCK_DGRAM
 	}
-	fd, err := unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	s.fd, err = unix.Socket(family, transport|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, os.NewSyscallError("socket", err)
+		return os.NewSyscallError("socket", err)
 	}
-	if err := prepare(fd, p, at); err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
+	if err := s.prepare(); err != nil {
+		return errors.Join(err, s.Close())
 	}
-	return fd, nil
+	return nil
 }
 
-func prepare(fd int, p Protocol, at netip.AddrPort) error {
+func (s *Socket) prepare() error {
+	fd, p, at := s.fd, s.protocol, s.at
 	if at.Addr().Is6() {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return os.NewSyscallError("setsockopt IPV6_V6ONLY", err)
@@ -95,7 +97,7 @@ func prepare(fd int, p Protocol, at netip.AddrPort) error {
 			return os.NewSyscallError("setsockopt SO_REUSEADDR", err)
 		}
 	}
-	if err := attach(fd, silent()); err != nil {
+	if err := s.attach(dropAll); err != nil {
 		return err
 	}
 	sa, err := sockaddr(at)
@@ -185,7 +187,7 @@ func (s *Socket) serve(use func(*os.File) error) error {
 	if !s.serving {
 		s.discard() // what has come while the filter was being changed
 	}
-	if err := attach(s.fd, s.filter()); err != nil {
+	if err := s.attachServing(); err != nil {
 		return fmt.Errorf("have the kernel serve %s port %s: %w", s.protocol, s.at, err)
 	}
 	s.serving = true
@@ -201,26 +203,46 @@ func (s *Socket) serve(use func(*os.File) error) error {
 	return nil
 }
 
-// filter returns that of a socket which serves. mu is held.
-func (s *Socket) filter() []unix.SockFilter {
-	if s.passing {
-		return s.device.allBut(s.others, s.at.Addr().Is6())
-	}
-	return s.device.others()
+// attach puts one of the common filters in the place of the one before. mu is held.
+func (s *Socket) attach(k kind) (err error) {
+	s.owned, err = s.filters.attach(s.fd, k, s.owned)
+	return err
 }
 
-// SetDevice puts d in the place of the device. No packet finds the socket without a filter.
-func (s *Socket) SetDevice(d Device) error {
+// attachServing gives a socket that serves its filter. mu is held.
+func (s *Socket) attachServing() error {
+	if s.passing {
+		return s.attachOwn(s.filters.current().allBut(s.others, s.at.Addr().Is6()))
+	}
+	return s.attach(passOthers)
+}
+
+// attachOwn puts a filter of the socket's own in the place of the one before. mu is held.
+func (s *Socket) attachOwn(program []unix.SockFilter) error {
+	s.waitForTurn()
+	err := attach(s.fd, program)
+	s.owned = s.owned || err == nil
+	return err
+}
+
+// waitForTurn returns when the filter that the socket has now may be freed. mu is held.
+func (s *Socket) waitForTurn() {
+	if s.owned {
+		s.filters.pacer.waitForTurn()
+	}
+}
+
+// FollowDevice renews the filter after [Filters.SetDevice]. No packet finds the socket without one.
+func (s *Socket) FollowDevice() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.device = d
 	switch {
 	case s.fd < 0 || !s.serving && !s.passing || s.passing && len(s.others) == 0:
 		return nil
 	case s.passing:
 		return s.attachOthers()
 	}
-	return attach(s.fd, s.filter())
+	return s.attachServing()
 }
 
 // Silence makes the kernel drop everything that is sent to the port from now on, and discards what
@@ -234,7 +256,7 @@ func (s *Socket) Silence() error {
 	if s.fd < 0 || s.passing {
 		return nil
 	}
-	err := attach(s.fd, silent())
+	err := s.attach(dropAll)
 	if was {
 		s.discard()
 	}
@@ -274,7 +296,7 @@ func (s *Socket) Refuse() error {
 	if s.fd < 0 || s.passing {
 		return nil
 	}
-	return attach(s.fd, s.device.begun())
+	return s.attach(passBegun)
 }
 
 // Addr returns the port.
@@ -287,6 +309,7 @@ func (s *Socket) Close() error {
 	if s.fd < 0 {
 		return nil
 	}
+	s.waitForTurn()
 	fd := s.fd
 	s.fd = -1
 	return os.NewSyscallError("close", unix.Close(fd))

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
@@ -22,9 +23,10 @@ type world struct {
 	host, peer *lab.Net
 	device     Device
 	at         netip.Addr
+	filters    *Filters
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	need.NetNS(t)
 	w := &world{at: netip.MustParseAddr("192.0.2.1")}
@@ -47,6 +49,8 @@ func newWorld(t *testing.T) *world {
 		}
 		return err
 	}))
+	w.filters = NewFilters(w.device, clock.Clock{})
+	t.Cleanup(func() { must(t, w.filters.Close()) })
 	return w
 }
 
@@ -61,7 +65,7 @@ func must(t testing.TB, err error) {
 func (w *world) open(t *testing.T, p Protocol, port uint16) (s *Socket) {
 	t.Helper()
 	must(t, w.host.Do(func() (err error) {
-		s, err = Open(p, netip.AddrPortFrom(w.at, port), w.device)
+		s, err = Open(p, netip.AddrPortFrom(w.at, port), w.filters)
 		return err
 	}))
 	t.Cleanup(func() { must(t, s.Close()) })
@@ -81,8 +85,9 @@ func connect(n *lab.Net, port uint16, limit time.Duration) (net.Conn, error) {
 
 // TestTCP requires silence for who comes by the device, in every state of a socket, and service for
 // others while there is a listener.
-func TestTCP(t *testing.T) {
-	w := newWorld(t)
+func TestTCP(t *testing.T) { onBoth(t, testTCP) }
+
+func testTCP(t *testing.T, w *world) {
 	s := w.open(t, TCP, 8080)
 	silent := func(what string, from *lab.Net) {
 		t.Helper()
@@ -143,7 +148,7 @@ func TestBoundIsNotEnough(t *testing.T) {
 			return err
 		}
 		t.Cleanup(func() { unix.Close(fd) })
-		return errors.Join(attach(fd, silent()),
+		return errors.Join(attach(fd, dropAll.classic(w.device)),
 			unix.Bind(fd, &unix.SockaddrInet4{Port: 8080, Addr: w.at.As4()}))
 	}))
 	if _, err := connect(w.peer, 8080, patience); !errors.Is(err, unix.ECONNREFUSED) {
@@ -153,8 +158,9 @@ func TestBoundIsNotEnough(t *testing.T) {
 
 // TestUDP requires that nothing comes by the device, in fragments or not, no error goes back, and
 // others are served.
-func TestUDP(t *testing.T) {
-	w := newWorld(t)
+func TestUDP(t *testing.T) { onBoth(t, testUDP) }
+
+func testUDP(t *testing.T, w *world) {
 	s := w.open(t, UDP, 5300)
 	conn, err := s.Conn()
 	must(t, err)
@@ -184,8 +190,9 @@ func TestUDP(t *testing.T) {
 }
 
 // TestUDPDiscards: who serves a port anew does not get what was sent to the one before.
-func TestUDPDiscards(t *testing.T) {
-	w := newWorld(t)
+func TestUDPDiscards(t *testing.T) { onBoth(t, testUDPDiscards) }
+
+func testUDPDiscards(t *testing.T, w *world) {
 	s := w.open(t, UDP, 5300)
 	client, err := w.host.DialContext(t.Context(), "udp", "192.0.2.1:5300")
 	must(t, err)
@@ -215,7 +222,7 @@ func TestTaken(t *testing.T) {
 	for _, p := range []Protocol{TCP, UDP} {
 		w.open(t, p, 8080)
 		must(t, w.host.Do(func() error {
-			_, err := Open(p, netip.AddrPortFrom(w.at, 8080), w.device)
+			_, err := Open(p, netip.AddrPortFrom(w.at, 8080), w.filters)
 			want := fmt.Sprintf("take port %s of 192.0.2.1:8080 from the kernel: bind: %v", p,
 				unix.EADDRINUSE)
 			if !errors.Is(err, unix.EADDRINUSE) || err.Error() != want {
@@ -228,7 +235,7 @@ func TestTaken(t *testing.T) {
 		t.Error(ln, err)
 	}
 	must(t, w.host.Do(func() error {
-		_, err := Open(TCP, netip.MustParseAddrPort("192.0.2.77:80"), w.device)
+		_, err := Open(TCP, netip.MustParseAddrPort("192.0.2.77:80"), w.filters)
 		if !errors.Is(err, unix.EADDRNOTAVAIL) {
 			t.Errorf("another host's address: %v", err)
 		}
@@ -245,7 +252,7 @@ func TestBlock(t *testing.T) {
 	defer other.Close()
 	must(t, w.host.Do(func() error {
 		began := time.Now()
-		b, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.device)
+		b, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.filters)
 		if err != nil {
 			return err
 		}
@@ -265,7 +272,7 @@ func TestBlock(t *testing.T) {
 		if s := b.Socket(TCP, netip.AddrPortFrom(w.at, b.First+BlockSize)); s != nil {
 			t.Errorf("beyond the block: %v", s.Addr())
 		}
-		second, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.device)
+		second, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.filters)
 		if err != nil {
 			return err
 		}
@@ -275,7 +282,7 @@ func TestBlock(t *testing.T) {
 		if err := errors.Join(b.Close(), b.Close(), second.Close()); err != nil {
 			return err
 		}
-		again, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.device)
+		again, err := OpenBlock(FirstBlock, []netip.Addr{w.at}, w.filters)
 		if err != nil {
 			return err
 		}
