@@ -24,18 +24,25 @@ const defaultCard = "cx6dx"
 
 // Cards returns the supported cards, oldest first.
 //
-// PCI ids are those of linux drivers/net/ethernet/mellanox/mlx5/core/main.c and of DPDK
-// drivers/common/mlx5/mlx5_common.h; firmware versions the ones that NVIDIA's network operator
-// lists as supported, and that of the long-term DOCA 2.9 for ConnectX-6 Dx. Clocks, stride ranges
-// and the rest are as published outputs of "ibv_devinfo -v" show them: of parts 4117 with firmware
-// 14.27.1016, 4119 with 16.31.1014, 4125 with 22.36.1010. Inline modes and VLAN insertion follow
-// DPDK drivers/net/mlx5/mlx5.c (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside it.
-// No output of ConnectX-7 and BlueField-2 was found: they have the values of ConnectX-6 Dx, which
-// the one succeeds and the other contains. Real-time stamps are an option of the firmware of
-// ConnectX-6 Dx and later (REAL_TIME_CLOCK_ENABLE), which is off until it is set
-// (Config.RealTimeClock): CREATE_RQ with such stamps was refused on a card in that state
-// (github.com/NVIDIA/daqiri/pull/284), and sites set the option by hand
-// (github.com/NVIDIA/5t5g/issues/3).
+// PCI ids are those of linux drivers/net/ethernet/mellanox/mlx5/core/main.c (the module of Linux
+// 7.2 has all of them as aliases) and of DPDK drivers/common/mlx5/mlx5_common.h; firmware versions
+// the ones that NVIDIA's network operator lists as supported, that of the long-term DOCA 2.9 for
+// ConnectX-6 Dx, and those bundled with MFT 4.35.0 for ConnectX-6 Lx, -8, -9 and BlueField-3.
+// Clocks, stride ranges and the rest are as published outputs of "ibv_devinfo -v" show them: of
+// parts 4117 with firmware 14.27.1016, 4119 with 16.31.1014, 4125 with 22.36.1010;
+// dv/mlx5/testdata/cards has more, with their addresses. Inline modes and VLAN insertion follow
+// DPDK drivers/net/mlx5/mlx5.c (mlx5_set_min_inline), multi-packet sends linux/mlx5_os.c beside
+// it.
+//
+// Not known are the clocks, stride ranges and formats of compressed completions of ConnectX-6 Lx,
+// ConnectX-7 and later and of BlueField: they have the values of ConnectX-6 Dx. Of ConnectX-9
+// DPDK's mlx5.rst says that it takes steering by hardware's tables alone; whether its firmware
+// still takes the rules that mlx5_ib gives it is not known, and the model's does.
+//
+// Real-time stamps are an option of the firmware of ConnectX-6 Dx and later
+// (REAL_TIME_CLOCK_ENABLE), which is off until it is set (Config.RealTimeClock): CREATE_RQ with
+// such stamps was refused on a card in that state (github.com/NVIDIA/daqiri/pull/284), and sites
+// set the option by hand (github.com/NVIDIA/5t5g/issues/3).
 func Cards() []Card {
 	return []Card{
 		{Name: "cx4lx", Title: "ConnectX-4 Lx", DeviceID: 0x1015, VirtualID: 0x1016,
@@ -44,10 +51,18 @@ func Cards() []Card {
 			Firmware: [3]uint16{16, 35, 4554}, Caps: connectX5Caps()},
 		{Name: defaultCard, Title: "ConnectX-6 Dx", DeviceID: 0x101d, VirtualID: 0x101e,
 			Firmware: [3]uint16{22, 43, 2026}, RealTimeOption: true, Caps: DefaultCaps()},
+		{Name: "cx6lx", Title: "ConnectX-6 Lx", DeviceID: 0x101f, VirtualID: 0x101e,
+			Firmware: [3]uint16{26, 48, 1000}, RealTimeOption: true, Caps: DefaultCaps()},
 		{Name: "cx7", Title: "ConnectX-7", DeviceID: 0x1021, VirtualID: 0x101e,
 			Firmware: [3]uint16{28, 46, 1006}, RealTimeOption: true, Caps: DefaultCaps()},
 		{Name: "bf2", Title: "BlueField-2", DeviceID: 0xa2d6, VirtualID: 0x101e,
 			Firmware: [3]uint16{24, 46, 1006}, RealTimeOption: true, Caps: DefaultCaps()},
+		{Name: "bf3", Title: "BlueField-3", DeviceID: 0xa2dc, VirtualID: 0x101e,
+			Firmware: [3]uint16{32, 48, 1000}, RealTimeOption: true, Caps: DefaultCaps()},
+		{Name: "cx8", Title: "ConnectX-8", DeviceID: 0x1023, VirtualID: 0x101e,
+			Firmware: [3]uint16{40, 48, 1000}, RealTimeOption: true, Caps: DefaultCaps()},
+		{Name: "cx9", Title: "ConnectX-9", DeviceID: 0x1025, VirtualID: 0x101e,
+			Firmware: [3]uint16{82, 48, 1000}, RealTimeOption: true, Caps: DefaultCaps()},
 	}
 }
 

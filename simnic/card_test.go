@@ -28,7 +28,7 @@ func TestCards(t *testing.T) {
 	if n := newNIC(t, Config{}); n.Card().Name != "cx6dx" || n.Caps() != DefaultCaps() {
 		t.Errorf("no card named: %s", n.Card().Name)
 	}
-	want := `no card "cx3": choose one of cx4lx, cx5, cx6dx, cx7, bf2`
+	want := `no card "cx3": choose one of cx4lx, cx5, cx6dx, cx6lx, cx7, bf2, bf3, cx8, cx9`
 	if _, err := New(Config{Card: "cx3"}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("cx3: %v, want %s", err, want)
 	}

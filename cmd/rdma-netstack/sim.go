@@ -50,8 +50,9 @@ func (s *simFlags) addTo(cmd *cobra.Command, title string) {
 			card, err := simnic.CardNamed(name)
 			s.card = card.Name
 			return err
-		}, "card that the software NIC imitates: cx4lx, cx5, cx6dx, cx7 or bf2 (default cx6dx)",
-			oneOf("cx4lx", "cx5", "cx6dx", "cx7", "bf2")),
+		}, "card that the software NIC imitates: cx4lx, cx5, cx6dx, cx6lx, cx7, bf2, "+
+			"bf3, cx8 or cx9 (default cx6dx)",
+			oneOf("cx4lx", "cx5", "cx6dx", "cx6lx", "cx7", "bf2", "bf3", "cx8", "cx9")),
 		opt("faults", "LIST", &s.faults, "faults of the wire, such as "+
 			"drop=1%,reorder=5%,dup=1%,delay=2ms"))
 }
