@@ -41,6 +41,7 @@ type run struct {
 	regular      bool   // next may add to it
 	fastPath     bool   // may take the fast path
 	ackFirst     ackFirst
+	ackSeq       uint32 // the number of that ACK
 	stamp        uint32 // of ackStamped
 	supersedable bool   // a pure ACK of something new, see addACK
 	acked        uint32 // the ACK number of the flow before it, if supersedable

@@ -76,16 +76,25 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			w.noteEnd(frames[i].Data, &l)
 		}
 		w.merge.add(i, &l)
-		if r := w.merge.latest(); r.first != int16(i) {
-			continue
-		} else if changes&tcpfix.HandshakeData != 0 {
-			r.ackFirst = ackOnly
-		} else if changes&tcpfix.HandshakeStamp != 0 {
-			r.ackFirst, r.stamp = ackStamped, w.e.flows.SYNStamp(frames[i].Data, &l)
+		if changes&(tcpfix.HandshakeData|tcpfix.HandshakeStamp) != 0 {
+			w.putACKFirst(i, frames[i].Data, &l, changes)
 		}
 	}
 	if filtered {
 		w.filter.End()
+	}
+}
+
+// putACKFirst puts an ACK in front of the run of frame i, which ends a handshake.
+func (w *worker) putACKFirst(i int, frame []byte, l *hdr.Packet, c tcpfix.Changes) {
+	seq, stamp := w.e.flows.HandshakeEnd(frame, l)
+	r := w.merge.latest()
+	if r.first != int16(i) {
+		return
+	}
+	r.ackFirst, r.ackSeq, r.stamp = ackOnly, seq, stamp
+	if c&tcpfix.HandshakeStamp != 0 {
+		r.ackFirst = ackStamped
 	}
 }
 
@@ -595,8 +604,9 @@ func (c *chunks) release() {
 	*c = chunks{}
 }
 
-// deliverACK delivers the headers of a segment that ends a handshake, as an ACK without payload, in
-// front of it, with a timestamp if it is [ackStamped]: see tcpfix/handshake_data.go. r is a copy of
+// deliverACK delivers the headers of a segment that ends a handshake, as an ACK without payload
+// whose number is ackSeq, in front of it, with a timestamp if it is [ackStamped]: see
+// tcpfix/handshake_data.go. r is a copy of
 // the segment's run. The TCP checksum is left wrong, as in rewrite.
 func (w *worker) deliverACK(r run, pkt *gstack.PacketBuffer) {
 	h, ok := pkt.Data().PullUp(r.L4 + hdr.TCPLen)
@@ -609,6 +619,7 @@ func (w *worker) deliverACK(r run, pkt *gstack.PacketBuffer) {
 	}
 	b := append([]byte(nil), h...)
 	b[r.L4+13] &^= hdr.FlagsLast
+	binary.BigEndian.PutUint32(b[r.L4+4:], r.ackSeq)
 	if r.ackFirst == ackStamped {
 		const words = 3 // two NOPs, kind, length, value and echo
 		if b[r.L4+12]>>4 > 15-words {

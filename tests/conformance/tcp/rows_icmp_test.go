@@ -196,25 +196,30 @@ func messages() []row {
 func listeners() []row {
 	one := func(c *stack.Config) { c.TCP.Backlog = 1 }
 	return []row{
-		{name: "with a SYN cookie a connection may begin three bytes late",
-			source: "docs/netstack-workarounds.md: what remains; those bytes are lost in silence",
+		{name: "with a SYN cookie a connection does not begin three bytes late",
+			source: "RFC 4987 3.6: netstack's cookie holds a number from 0 to 3 beside the hash",
+			linux:  "begins there, and the three bytes are lost: syncookies.c compares so, too",
 			config: netstackTCP(new(tcpip.TCPAlwaysUseSynCookies(true))),
 			script: `
 				0      listen
 				       < S 0 mss 1460
 				       > SA 0 ack 1 mss own
 				10ms   < A 4+10 ack 1
-				       accept
-				15ms   > A 1 ack 14`},
+				       > A 1 ack 1
+				       < A 1+3 ack 1
+				       > A 1 ack 14`},
 		{name: "with a SYN cookie a connection does not begin four bytes late",
 			source: "RFC 4987 3.6",
+			linux:  "resets: the cookie is of another sequence number",
 			config: netstackTCP(new(tcpip.TCPAlwaysUseSynCookies(true))),
 			script: `
 				0      listen
 				       < S 0 mss 1460
 				       > SA 0 ack 1 mss own
 				10ms   < A 5+10 ack 1
-				       > R 1`},
+				       > A 1 ack 1
+				       < A 1+4 ack 1
+				       > A 1 ack 15`},
 		{name: "with a SYN cookie a late ACK opens a closed connection again",
 			source: "RFC 4987 3.6: the server keeps no state",
 			config: netstackTCP(new(tcpip.TCPAlwaysUseSynCookies(true))),

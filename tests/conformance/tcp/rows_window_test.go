@@ -231,6 +231,22 @@ func windows() []row {
 				       > A 1 ack 1441
 				       < A 1441+101 ack 1
 				       > A 1 ack 2142`},
+		{name: "what is missing is taken where data behind a gap has ended the handshake",
+			source: "RFC 9293 3.10.7.4: it is in the window", only: 4,
+			config: func(c *stack.Config) {
+				c.TCP.ReceiveBuffer = stack.BufferRange{Min: 4096, Default: 4096, Max: 4096}
+			},
+			script: `
+				0      listen
+				       < S 0 mss 1000
+				       > SA 0 ack 1 mss 642
+				10ms   < A 102+1440 ack 1
+				       > A 1 ack 1
+				       accept
+				20ms   < A 1542+200 ack 1
+				       > A 1 ack 1
+				       < A 1+101 ack 1
+				       > A 1 ack 1742`},
 		{name: "an acknowledgement is taken while our window is closed",
 			source: "RFC 9293 3.8.6",
 			config: small,

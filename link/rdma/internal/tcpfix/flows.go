@@ -84,7 +84,7 @@ const (
 	NarrowWindow                       // the window: it was less than what has been sent
 	Forged                             // nothing: it is a message about what was never sent
 	HandshakeData                      // nothing: it ends a handshake; an ACK of it is to go first
-	HandshakeStamp                     // nothing: likewise, and that ACK needs [Flows.SYNStamp]
+	HandshakeStamp                     // nothing: likewise, and that ACK needs a timestamp
 	Held                               // nothing: it is kept, or said already; drop it
 
 	repairBegun // nothing: what is missing is sent from here
@@ -134,11 +134,12 @@ func (f *Flows) EndTimeWait(frame []byte, p *hdr.Packet, abort func()) {
 	f.timeWait.end(&s, abort)
 }
 
-// SYNStamp returns the timestamp of the SYN of a connection, once: p, parsed from frame, is the
-// segment that ends its handshake.
-func (f *Flows) SYNStamp(frame []byte, p *hdr.Packet) uint32 {
+// HandshakeEnd returns what the ACK that ends a connection's handshake has, once: its sequence
+// number, and the timestamp of the SYN. p, parsed from frame, is the segment of [HandshakeData] or
+// [HandshakeStamp].
+func (f *Flows) HandshakeEnd(frame []byte, p *hdr.Packet) (seq, stamp uint32) {
 	s := hdr.Received(frame, p, f.key)
-	return f.handshake.takeStamp(&s)
+	return f.handshake.takeEnd(&s)
 }
 
 // receivedOther is Received for packets that are not TCP.

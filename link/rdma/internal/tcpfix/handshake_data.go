@@ -10,7 +10,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// handshakeData finds data that ends a handshake, as it does where the last ACK of it is lost.
+// handshakeData finds data that ends a handshake, as it does where the last ACK of it is lost, and
+// maybe the first data too.
 //
 // Behaviour: netstack puts such a segment into the connection's queue a second time and counts its
 // memory twice, but takes it off once (transport/tcp/connect.go synRcvdState, segment_queue.go
@@ -18,10 +19,12 @@ import (
 // other half all data is dropped, what is missing too, and the connection stands still until the
 // peer gives it up.
 //
-// Fix: an ACK without the data is delivered first, and ends the handshake.
+// Fix: an ACK without the data is delivered first, and ends the handshake. It has the sequence
+// number behind the SYN: one behind a gap would be refused where the handshake is a SYN cookie's.
 //
-// Upstream: docs/upstream/09-handshake-data.md. No longer needed when the row "what is missing is
-// taken where data has ended the handshake" of tests/conformance/tcp passes without it.
+// Upstream: docs/upstream/09-handshake-data.md. No longer needed when the rows "what is missing is
+// taken where data has ended the handshake" and "... where data behind a gap has ..." of
+// tests/conformance/tcp pass without it.
 //
 // Behaviour: netstack drops the segment that ends a handshake if it has no timestamp and our
 // SYN-ACK has one (synRcvdState). Clients that send a timestamp in their SYN only never get in.
@@ -107,6 +110,9 @@ func (x *handshakeData) again(s *hdr.Segment) {
 	}
 }
 
+// widestWindow bounds how far behind a gap data may be: RFC 7323 section 2.3.
+const widestWindow = 1 << 30
+
 // ends says whether a segment ends a handshake and lacks the timestamp, or carries data.
 func (x *handshakeData) ends(s *hdr.Segment) Changes {
 	seq, ack := hdr.Numbers(s.TCP())
@@ -114,33 +120,33 @@ func (x *handshakeData) ends(s *hdr.Segment) Changes {
 	defer x.syns.mu.Unlock()
 	x.expire()
 	slot, key := x.syns.slot(s)
-	if slot.key != key || slot.of.seq != seq || slot.of.ack != ack {
+	if slot.key != key || slot.of.ack != ack || seq-slot.of.seq >= widestWindow {
 		return 0
 	}
-	if !slot.of.again {
+	if !slot.of.again && seq == slot.of.seq {
 		_, hash := s.Flow()
 		x.took(hash, x.since()-slot.of.last)
 	}
 	if slot.of.options&(1<<hdr.OptTimestamp) != 0 && s.Options().Timestamp == nil {
 		return HandshakeStamp
 	}
-	x.free(slot)
 	if s.Payload > 0 {
 		return HandshakeData
 	}
+	x.free(slot)
 	return 0
 }
 
-// takeStamp returns the timestamp of the SYN of a connection whose handshake s ends, and forgets
-// it.
-func (x *handshakeData) takeStamp(s *hdr.Segment) (stamp uint32) {
+// takeEnd returns what the ACK that ends the handshake of s has, and forgets it: the sequence
+// number, and the timestamp of the SYN.
+func (x *handshakeData) takeEnd(s *hdr.Segment) (seq, stamp uint32) {
 	x.syns.mu.Lock()
 	defer x.syns.mu.Unlock()
 	if slot, key := x.syns.slot(s); slot.key == key {
-		stamp = slot.of.stamp
+		seq, stamp = slot.of.seq, slot.of.stamp
 		x.free(slot)
 	}
-	return stamp
+	return seq, stamp
 }
 
 // free empties a slot.

@@ -27,8 +27,14 @@ func TestHandshakeData(t *testing.T) {
 		{name: "an ACK, then data", first: func(f *hdrtest.TCPFrame) { f.Payload = nil }},
 		{name: "of another connection", want: [2]Changes{0, HandshakeData},
 			first: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
-		{name: "behind a gap", want: [2]Changes{0, HandshakeData},
+		{name: "behind a gap", want: [2]Changes{HandshakeData, 0},
 			first: func(f *hdrtest.TCPFrame) { f.Seq++ }},
+		{name: "behind the widest gap", want: [2]Changes{HandshakeData, 0},
+			first: func(f *hdrtest.TCPFrame) { f.Seq += 1<<30 - 1 }},
+		{name: "beyond any window", want: [2]Changes{0, HandshakeData},
+			first: func(f *hdrtest.TCPFrame) { f.Seq += 1 << 30 }},
+		{name: "from before", want: [2]Changes{0, HandshakeData},
+			first: func(f *hdrtest.TCPFrame) { f.Seq-- }},
 		{name: "of what was not sent", want: [2]Changes{0, HandshakeData},
 			first: func(f *hdrtest.TCPFrame) { f.Ack++ }},
 		{name: "a SYN again", want: [2]Changes{0, HandshakeData},
@@ -46,8 +52,14 @@ func TestHandshakeData(t *testing.T) {
 				}
 				b := f.Bytes()
 				s := hdr.Received(b, hdrtest.Parse(b), testSeed)
-				if got := x.received(&s); got != tc.want[i] {
+				got := x.received(&s)
+				if got != tc.want[i] {
 					t.Errorf("segment %d: %#x, want %#x", i, got, tc.want[i])
+				}
+				if got != 0 {
+					if seq, _ := x.takeEnd(&s); seq != 8 {
+						t.Errorf("segment %d: the ACK has number %d, want 8", i, seq)
+					}
 				}
 			}
 			if n := x.waiting.Load(); n != 0 {
@@ -90,9 +102,13 @@ func TestHandshakeWithoutTimestamp(t *testing.T) {
 				t.Errorf("%#x, want %#x", got, tc.want)
 			}
 			if tc.want == HandshakeStamp {
-				if first, again := x.takeStamp(&s), x.takeStamp(&s); first != 77 || again != 0 {
+				_, first := x.takeEnd(&s)
+				if _, again := x.takeEnd(&s); first != 77 || again != 0 {
 					t.Errorf("timestamps %d and %d, want 77 and 0", first, again)
 				}
+			}
+			if tc.want == HandshakeData {
+				x.takeEnd(&s)
 			}
 			if n := x.waiting.Load(); n != 0 {
 				t.Errorf("%d handshakes are waited for, want 0", n)
