@@ -232,17 +232,7 @@ func (w *world) refused() map[string]uint64 {
 // end powers the machine off; after a failed test it logs the guest kernel's messages.
 func (w *world) end() {
 	if w.Failed() {
-		w.Logf("--- guest console ---\n%s", w.vm.Console())
-		// w: stacks of the tasks that wait, l: of the processors (linux
-		// Documentation/admin-guide/sysrq.rst)
-		for _, key := range []string{"w", "l"} {
-			w.vm.Do(rig.Request{Op: "write", Path: "/proc/sysrq-trigger", Argv: []string{key}})
-		}
-		if r, err := w.vm.Do(rig.Request{Op: "dmesg", Timeout: 10 * time.Second}); err == nil {
-			w.Logf("--- guest kernel ---\n%s", r.Output)
-		}
-		w.Logf("the model's complaints: %q; firmware commands refused: %v",
-			w.nic.Violations(), w.refused())
+		w.logGuest()
 	}
 	if err := w.vm.Close(); err != nil {
 		w.Errorf("shutdown: %v", err)
@@ -293,11 +283,14 @@ func (w *world) must(t *testing.T, q rig.Request) rig.Reply {
 }
 
 // start runs a program in the guest's background and returns its job number; it is killed when the
-// test ends.
+// test ends, which logs the end of its output if it has failed.
 func (w *world) start(t *testing.T, argv ...string) int {
 	t.Helper()
 	job := w.must(t, rig.Request{Op: "start", Argv: argv}).ID
-	t.Cleanup(func() { w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: patience}) })
+	t.Cleanup(func() {
+		r, _ := w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: patience})
+		logProgram(t, argv, r.Output)
+	})
 	return job
 }
 
