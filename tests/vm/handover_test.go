@@ -111,7 +111,7 @@ func (c guestClock) ours(guest time.Time) int64 { return guest.Add(-c.ahead).Uni
 // long it took to open the device.
 var (
 	awayLine = regexp.MustCompile(
-		`time=(\S+) .*msg="the device is away" .*receives_after=(\S+)`)
+		`time=(\S+) .*msg="the device is away" backend=packet .*receives_after=(\S+)`)
 	sendsLine = regexp.MustCompile(
 		`time=(\S+) .*msg="the device is away" .*sends_after=(\S+)`)
 	openingLine = regexp.MustCompile(`msg="opening a device takes time" device=\S+ (.*)`)
