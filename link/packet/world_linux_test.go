@@ -144,7 +144,7 @@ func (w *world) setLink(t testing.TB, change func(netlink.Link) error) {
 	}))
 }
 
-// receive returns copies of the next n frames of a queue.
+// receive returns copies of the next n frames of a queue that are no announcements.
 func receive(t testing.TB, q Receiver, n int) (frames []Frame) {
 	t.Helper()
 	stop := time.AfterFunc(20*time.Second, q.Wake)
@@ -153,6 +153,9 @@ func receive(t testing.TB, q Receiver, n int) (frames []Frame) {
 	for deadline := time.Now().Add(20 * time.Second); len(frames) < n; {
 		got := q.Receive(batch[:])
 		for _, f := range batch[:got] {
+			if isAnnouncement(f.Data) {
+				continue
+			}
 			f.Data = append([]byte(nil), f.Data...)
 			frames = append(frames, f)
 		}
@@ -166,6 +169,28 @@ func receive(t testing.TB, q Receiver, n int) (frames []Frame) {
 		must(t, q.Wait())
 	}
 	return frames
+}
+
+// openWithoutGroups opens a port that has no groups, so that what the peer's kernel announces does
+// not count, and returns its counters.
+func (w *world) openWithoutGroups(t testing.TB) (*Port, RxStats) {
+	t.Helper()
+	p := w.open(t, Config{})
+	must(t, p.SetGroups(nil))
+	var batch [8]Frame
+	for p.Rx(0).Receive(batch[:]) > 0 {
+		continue
+	}
+	return p, p.Stats().Rx[0]
+}
+
+// isAnnouncement reports whether a frame is what a kernel with IPv6 tells groups unasked, some
+// seconds after it has come up: its groups (RFC 3810), or that it looks for routers (RFC 4861).
+func isAnnouncement(f []byte) bool {
+	const routerSolicitation = 133
+	return len(f) > ethLen+ipv6Len && f[0] == 0x33 && f[1] == 0x33 &&
+		binary.BigEndian.Uint16(f[12:]) == typeIPv6 && (f[ethLen+6] == extHopByHop ||
+		f[ethLen+6] == protoICMPv6 && f[ethLen+ipv6Len] == routerSolicitation)
 }
 
 func must(t testing.TB, err error) {
