@@ -226,6 +226,7 @@ var layers = map[string]layer{
 	"internal/firewall": {}, // rules of the host that a server beside Linux does not see
 	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink, xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}}},
+	"internal/doctor/saved": {module: []string{"internal/doctor", "internal/doctor/host"}},
 	"internal/doctor/card": {
 		// wire: what frames come from; the rest of the model is for tests
 		module: []string{"internal/doctor", "internal/probe", "dv", "dv/uverbs", "dv/mlx5",

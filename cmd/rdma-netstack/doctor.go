@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"os/exec"
 	"runtime"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/card"
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/host"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor/saved"
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/xdp"
@@ -34,6 +37,10 @@ PCIe, NUMA, interrupts, netdev, MTU, pause frames, rings, e-switch. Reads only.
 
 With --backend xdp: looks at whether an interface can be served through AF_XDP.
 
+With --save: writes what is looked at, and what ethtool, lspci, mlxconfig and devlink print, into a
+directory to attach to an issue, without addresses, serial numbers and names of the machine. With
+--from: looks at such a directory.
+
 With --first-contact: tests a card that this program may never have run on: opens it, sends and
 receives through its rings, makes one send WQE fail on purpose, checks which frames Linux still
 receives, and prints a report, with the bytes of WQEs and CQEs, to attach to an issue. It takes less
@@ -41,7 +48,8 @@ than 30 s and leaves nothing behind. docs/hardware.md explains the checks.
 
 Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.`,
 		Example: `  rdma-netstack doctor
-  rdma-netstack doctor --device mlx5_0 --first-contact`,
+  rdma-netstack doctor --device mlx5_0 --first-contact
+  rdma-netstack doctor --save card && rdma-netstack doctor --from card`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd.Flags().Changed); err != nil {
 				return err
@@ -55,6 +63,9 @@ Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.`,
 			"cgroup must allow; auto as for serve"),
 		opt("backend", "NAME", &f.backend, "with xdp: look at what keeps an interface from being "+
 			"served through AF_XDP, instead of at a card", oneOf("xdp")),
+		opt("save", "DIR", &f.save, "write what is looked at to DIR, without addresses and serial "+
+			"numbers"),
+		opt("from", "DIR", &f.from, "look at what --save has written to DIR"),
 		opt("first-contact", "", &f.contact, "test the card"),
 		opt("mac", "MAC", macOrNetdev(&f.mac, &f.netdevMAC), "with --first-contact: MAC address "+
 			"to use, or netdev for the port's own (default a random one)", netdevWord),
@@ -76,6 +87,7 @@ type doctorFlags struct {
 	netdevMAC             bool // the port's own
 	queues                queueCount
 	backend               stack.Backend
+	save, from            string // directories
 }
 
 func (f *doctorFlags) examine(ctx context.Context, out streams) error {
@@ -86,14 +98,25 @@ func (f *doctorFlags) examine(ctx context.Context, out streams) error {
 		}
 		return f.print(report, out, report.Findings)
 	}
+	if f.save != "" {
+		return f.saveTo(ctx, out)
+	}
 	if !f.contact {
 		rx := f.queues.number()
 		tx := 1 // as stack.Config has them by default
 		if n := runtime.GOMAXPROCS(0); n > 1 {
 			tx = max(rx, min(2*n, 8))
 		}
-		report := host.Run(host.Config{Device: f.device, Locate: portCalled, RxQueues: rx,
-			TxQueues: tx})
+		cfg := host.Config{Device: f.device, RxQueues: rx, TxQueues: tx}
+		if f.from != "" {
+			report, err := saved.Look(f.from, cfg)
+			if err != nil {
+				return err
+			}
+			return f.print(&report, out, report.Findings)
+		}
+		cfg.Locate = portCalled
+		report := host.Run(cfg)
 		return f.print(&report, out, report.Findings)
 	}
 	report, err := f.firstContact(ctx, out)
@@ -103,8 +126,38 @@ func (f *doctorFlags) examine(ctx context.Context, out streams) error {
 	return f.print(report, out, report.Text)
 }
 
+// toolTime bounds each program that --save runs.
+const toolTime = 10 * time.Second
+
+// saveTo writes what is looked at to a directory, and says which programs told nothing.
+func (f *doctorFlags) saveTo(ctx context.Context, out streams) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("save to %s: the name of the machine, to be taken out: %w", f.save, err)
+	}
+	left, err := saved.Save(f.save, saved.Machine{
+		Host:  host.Config{Device: f.device, Locate: portCalled},
+		Hosts: []string{name},
+		Run: func(argv ...string) ([]byte, error) {
+			ctx, cancel := context.WithTimeout(ctx, toolTime)
+			defer cancel()
+			return exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
+		}})
+	for _, line := range left {
+		fmt.Fprintf(out.stderr, "left out: %s\n", line)
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(out.stdout, "saved to %s: read it before you send it\n", f.save)
+	}
+	return err
+}
+
 func (f *doctorFlags) check(given func(flag string) bool) error {
+	alone := given("first-contact") || given("backend") || given("json") && given("save")
 	switch {
+	case given("save") && given("from"), (given("save") || given("from")) && alone:
+		return usageError{errors.New("--save and --from are for what doctor looks at by itself: " +
+			"give one of them, without --first-contact and --backend")}
 	case f.backend != stack.BackendAuto && f.backend != stack.BackendXDP:
 		return usageError{fmt.Errorf("--backend %s: there are checks for xdp alone", f.backend)}
 	case f.backend == stack.BackendXDP && (f.device == "" || f.contact):

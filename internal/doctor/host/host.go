@@ -18,6 +18,8 @@ type Config struct {
 	// Root says where /proc, /sys and /dev are; "" is the machine's own. With another root nothing
 	// is asked but files and what follows.
 	Root string
+	// Seen is told of each path below Root that is looked at, nil: nobody is.
+	Seen func(path string)
 	// RxQueues and TxQueues are those of the server to be, for the objects that it needs. Default:
 	// what a server has by default, at most.
 	RxQueues, TxQueues int
@@ -41,6 +43,20 @@ type Port struct {
 
 // VF is how a virtual function is configured.
 type VF struct{ Trusted, SpoofCheck bool }
+
+// Find returns the port that cfg.Device names, as far as files tell, and the address of its PCI
+// function; both are empty where there is no such device.
+func Find(cfg Config) (at Port, pci string) {
+	if cfg.Root == "" {
+		cfg.Root = "/"
+		cfg.askKernel()
+	}
+	m := newMachine(cfg)
+	if m.dev == "" {
+		return Port{}, ""
+	}
+	return Port{RDMA: m.rdma, Netdev: m.netdev, Port: m.portN}, m.pciAddress()
+}
 
 // problem holds what a check found.
 type problem struct {

@@ -25,7 +25,7 @@ type machine struct {
 const class = "sys/class/infiniband"
 
 func newMachine(cfg Config) *machine {
-	m := &machine{tree: tree{cfg.Root}, cfg: cfg, rdma: cfg.Device, portN: 1}
+	m := &machine{tree: tree{cfg.Root, cfg.Seen}, cfg: cfg, rdma: cfg.Device, portN: 1}
 	m.findPort()
 	if m.dev != "" {
 		m.bus = path.Join(m.dev, "device")

@@ -8,9 +8,15 @@ import (
 )
 
 // tree is the files below a root. What is not there reads as empty.
-type tree struct{ root string }
+type tree struct {
+	root string
+	seen func(path string) // is told of each path, nil: nobody is
+}
 
 func (t tree) joinPath(parts ...string) string {
+	if t.seen != nil {
+		t.seen(filepath.Join(parts...))
+	}
 	return filepath.Join(append([]string{t.root}, parts...)...)
 }
 
