@@ -700,6 +700,9 @@ func (c *UDPConn) SetReceive(m ControlMessages, on bool) error {
 	return c.set(func() {
 		if on {
 			c.control.Or(uint32(m))
+			if m&ReceiveSegments != 0 && c.stack.link != nil {
+				c.stack.link.JoinDatagrams()
+			}
 		} else {
 			c.control.And(^uint32(m))
 		}

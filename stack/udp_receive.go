@@ -274,6 +274,39 @@ func (q *udpRxQueue) Deliver(ip, udp []byte, at time.Time) bool {
 	return true
 }
 
+// Segments implements rdma.SegmentSink.
+func (q *udpRxQueue) Segments() bool {
+	return ControlMessages(q.conn.control.Load())&ReceiveSegments != 0
+}
+
+// DeliverSegments implements rdma.SegmentSink. What the receive buffer has no room for is lost, as
+// of datagrams that come one by one.
+func (q *udpRxQueue) DeliverSegments(ip, udp []byte, payloads [][]byte, at time.Time) bool {
+	var m datagramMeta
+	if _, ok := q.describeDatagram(&m, ip, udp, at); !ok {
+		return false
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || !q.endpointEmpty {
+		return false
+	}
+	q.counts.PacketsReceived.IncrementBy(uint64(len(payloads)))
+	room := q.conn.ep.SocketOptions().GetReceiveBufferSize() - q.charged.Load()
+	fits, charged := 0, int64(0)
+	for fits < len(payloads) && charged < room {
+		charged += charge(len(payloads[fits]))
+		fits++
+	}
+	if lost := uint64(len(payloads) - fits); lost > 0 {
+		q.counts.ReceiveBufferErrors.IncrementBy(lost)
+		q.dropped.Add(lost)
+	}
+	q.charged.Add(charged)
+	q.incoming.addSegments(&m, payloads[:fits])
+	return true
+}
+
 // describeDatagram fills m in from the headers of a datagram, and returns how many bytes of payload
 // it has. ok is false if it is not one for the socket's queue.
 func (q *udpRxQueue) describeDatagram(m *datagramMeta, ip, udp []byte,
@@ -300,6 +333,15 @@ func (q *udpRxQueue) describeDatagram(m *datagramMeta, ip, udp []byte,
 }
 
 func charge(n int) int64 { return int64(max(n, chargeLeast)) }
+
+// chargeAll returns the charge of n bytes that are datagrams of a size, the last maybe shorter.
+func chargeAll(n, size int) int64 {
+	all := int64(n/size) * charge(size)
+	if rest := n % size; rest > 0 {
+		all += charge(rest)
+	}
+	return all
+}
 
 // accepts says whether a datagram to the socket's port is for the socket: sent to the address that
 // it is bound to, and by the peer that it is connected to, if any. Netstack decides about others.
@@ -360,7 +402,7 @@ func (q *udpRxQueue) joinSegments(b []byte, r *received) {
 	if size == 0 || r.total != size || r.segment != 0 {
 		return
 	}
-	for n := 1; n < maxJoined; n++ {
+	for n := 1; n < maxJoined; {
 		if q.reading.first == nil {
 			q.takeIncoming()
 		}
@@ -373,10 +415,14 @@ func (q *udpRxQueue) joinSegments(b []byte, r *received) {
 		if !r.joins(&next, size, room) {
 			return
 		}
-		q.charged.Add(-charge(len(payload)))
+		if len(payload) == size {
+			payload = q.reading.nextWithin(min(room-r.n, (maxJoined-n)*size))
+		}
+		next.total = len(payload)
+		q.charged.Add(-chargeAll(next.total, size))
 		copy(b[r.n:], payload)
-		q.reading.drop()
-		if r.join(&next, size) {
+		q.reading.dropBytes(next.total)
+		if n += (next.total + size - 1) / size; r.join(&next, size) {
 			return
 		}
 	}
@@ -414,11 +460,12 @@ func (r *received) joins(next *received, size, room int) bool {
 		next.to == r.to && next.class == r.class && next.ttl == r.ttl
 }
 
-// join adds next to r, and reports whether nothing can be behind it.
+// join adds next, of one datagram or of several of the size, to r, and reports whether nothing can
+// be behind it.
 func (r *received) join(next *received, size int) (last bool) {
 	r.n += next.total
 	r.total, r.segment = r.n, size
-	return next.total < size
+	return next.total%size != 0
 }
 
 // takeIncoming moves incoming to reading, which is empty.
@@ -458,11 +505,12 @@ const (
 	blockDatagrams = 64
 )
 
-// datagramMeta describes a datagram whose payload is in a block.
+// datagramMeta describes a datagram whose payload is in a block, or several, one behind the other.
 type datagramMeta struct {
 	from, to tcpip.Address
 	port     uint16 // of from
 	at, n    uint16 // offset and length of the payload in the block, bytes
+	segment  uint16 // bytes of each of several datagrams but for the last; 0: there is one
 
 	class, ttl uint8 // of the IP header
 
@@ -486,8 +534,35 @@ type datagramQueue struct{ first, last *datagramBlock }
 
 // add appends a datagram, and copies its payload of at most blockBytes.
 func (s *datagramQueue) add(l *datagramMeta, payload []byte) {
+	p := s.blockFor(len(payload))
+	l.at, l.n, l.segment = uint16(p.used), uint16(len(payload)), 0
+	p.metas[p.written] = *l
+	p.written++
+	p.used += copy(p.bytes[p.used:], payload)
+}
+
+// addSegments appends datagrams that l describes: of one size, but for the last, which may be
+// shorter. It copies their payloads, each of which is of 1 to blockBytes.
+func (s *datagramQueue) addSegments(l *datagramMeta, payloads [][]byte) {
+	for len(payloads) > 0 {
+		size := len(payloads[0])
+		p := s.blockFor(size)
+		l.at, l.segment = uint16(p.used), uint16(size)
+		n := min((blockBytes-p.used)/size, len(payloads))
+		for _, b := range payloads[:n] {
+			p.used += copy(p.bytes[p.used:], b)
+		}
+		l.n = uint16(p.used - int(l.at))
+		p.metas[p.written] = *l
+		p.written++
+		payloads = payloads[n:]
+	}
+}
+
+// blockFor returns the last block, with room for one more datagram of n bytes.
+func (s *datagramQueue) blockFor(n int) *datagramBlock {
 	p := s.last
-	if p == nil || p.written == blockDatagrams || len(payload) > blockBytes-p.used {
+	if p == nil || p.written == blockDatagrams || n > blockBytes-p.used {
 		p = blockPool.Get().(*datagramBlock)
 		p.next, p.written, p.read, p.used = nil, 0, 0, 0
 		if s.first == nil {
@@ -497,22 +572,46 @@ func (s *datagramQueue) add(l *datagramMeta, payload []byte) {
 		}
 		s.last = p
 	}
-	l.at, l.n = uint16(p.used), uint16(len(payload))
-	p.metas[p.written] = *l
-	p.written++
-	p.used += copy(p.bytes[p.used:], payload)
+	return p
 }
 
 // next returns the oldest datagram of a queue that is not empty. Both results are valid until drop.
 func (s *datagramQueue) next() (*datagramMeta, []byte) {
 	p := s.first
 	l := &p.metas[p.read]
-	return l, p.bytes[l.at : int(l.at)+int(l.n)]
+	n := int(l.n)
+	if l.segment != 0 {
+		n = min(n, int(l.segment))
+	}
+	return l, p.bytes[l.at : int(l.at)+n]
+}
+
+// nextWithin returns the payloads of the oldest datagram and of those that were added with it, as
+// many as limit bytes hold, which is at least that one.
+func (s *datagramQueue) nextWithin(limit int) []byte {
+	p := s.first
+	l := &p.metas[p.read]
+	n := int(l.n)
+	if n > limit {
+		n = limit / int(l.segment) * int(l.segment)
+	}
+	return p.bytes[l.at : int(l.at)+n]
 }
 
 // drop removes the oldest datagram.
 func (s *datagramQueue) drop() {
+	_, payload := s.next()
+	s.dropBytes(len(payload))
+}
+
+// dropBytes removes the oldest datagram, or it and those added with it that next or nextWithin
+// returned, of n bytes together.
+func (s *datagramQueue) dropBytes(n int) {
 	p := s.first
+	if l := &p.metas[p.read]; n < int(l.n) {
+		l.at, l.n = l.at+uint16(n), l.n-uint16(n)
+		return
+	}
 	if p.read++; p.read < p.written {
 		return
 	}

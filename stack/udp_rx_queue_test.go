@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/packets"
 )
 
 // queued is the number of datagrams that came through netstack.
@@ -32,6 +34,19 @@ func put(t testing.TB, c *UDPConn, from string, payload []byte) bool {
 	udp := append([]byte{byte(a.Port() >> 8), byte(a.Port()), 0, 53, byte((8 + len(payload)) >> 8),
 		byte(8 + len(payload)), 0, 0}, payload...)
 	return c.rxq.Deliver(ip, udp, time.Time{})
+}
+
+// putSegments delivers datagrams for c as one, as the link does.
+func putSegments(t testing.TB, c *UDPConn, from string, payloads [][]byte) bool {
+	t.Helper()
+	a := netip.MustParseAddrPort(from)
+	to, source := netip.MustParseAddr("192.0.2.2").As4(), a.Addr().As4()
+	ip := append(append(make([]byte, 12), source[:]...), to[:]...)
+	ip[0] = 0x45
+	n := 8 + len(payloads[0])
+	udp := append([]byte{byte(a.Port() >> 8), byte(a.Port()), 0, 53, byte(n >> 8), byte(n), 0, 0},
+		payloads[0]...)
+	return c.rxq.DeliverSegments(ip, udp, payloads, time.Time{})
 }
 
 // TestRxQueueAndEndpointAreAlike sends the same datagrams with the queue in use and with all of
@@ -402,6 +417,163 @@ func TestReceiveSegments(t *testing.T) {
 	}
 }
 
+// TestDeliverSegments has the link deliver datagrams as one, with others, to a socket that joins
+// what it reads and to one that does not, or does not any more: both read what was sent.
+func TestDeliverSegments(t *testing.T) {
+	r := newDirectRig(t, false)
+	_, to, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	must(t, to.SetReadDeadline(time.Now().Add(time.Minute)))
+	for _, size := range []int{1, 63, 1200, 9000} {
+		var want [][]byte
+		next := func(n, size int) [][]byte {
+			for range n {
+				want = append(want, bytes.Repeat([]byte{byte(len(want) + 1)}, size))
+			}
+			return want[len(want)-n:]
+		}
+		for _, asked := range []bool{true, false} {
+			want = nil
+			must(t, to.SetReceiveSegments(asked))
+			for _, n := range []int{2, 5} {
+				if !putSegments(t, to, "192.0.2.1:7", next(n, size)) ||
+					!put(t, to, "192.0.2.1:7", next(1, size)[0]) {
+					t.Fatal("the datagrams were not taken")
+				}
+			}
+			short := next(3, size)
+			short[2] = short[2][:size/2+1]
+			if !putSegments(t, to, "192.0.2.1:7", short) {
+				t.Fatal("the datagrams were not taken")
+			}
+			reads := 0
+			buf := make([]byte, 1<<16)
+			for left := want; len(left) > 0; reads++ {
+				n, _, _, _, err := to.ReadMsgUDP(buf, make([]byte, 64))
+				must(t, err)
+				for got := buf[:n]; len(got) > 0 && len(left) > 0; left = left[1:] {
+					if !bytes.HasPrefix(got, left[0]) {
+						t.Fatalf("%d bytes each, asked %v: not what was sent", size, asked)
+					}
+					got = got[len(left[0]):]
+				}
+			}
+			if wanted := (len(want)*size + 65506) / 65507; asked && reads > wanted+1 ||
+				!asked && reads != len(want) {
+				t.Errorf("%d bytes each, asked %v: %d reads", size, asked, reads)
+			}
+			if left := to.rxq.charged.Load(); left != 0 {
+				t.Errorf("%d bytes each, asked %v: %d stay charged", size, asked, left)
+			}
+		}
+	}
+}
+
+// TestDeliverSegmentsLimit: as many datagrams of a delivery are lost as would be lost one by one,
+// and those are its last.
+func TestDeliverSegmentsLimit(t *testing.T) {
+	r := newDirectRig(t, false)
+	_, c, _ := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	must(t, c.SetReadBuffer(8<<10))
+	must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+	limit := int(c.ep.SocketOptions().GetReceiveBufferSize())
+	for _, size := range []int{1, 64, 1000} {
+		before := r.receiver.Stats()
+		fits := (limit + max(size, chargeLeast) - 1) / max(size, chargeLeast)
+		var payloads [][]byte
+		for i := range fits + 5 {
+			payloads = append(payloads, bytes.Repeat([]byte{byte(i)}, size))
+		}
+		for part := range slices.Chunk(payloads, maxJoined) {
+			if !putSegments(t, c, "192.0.2.1:7", part) {
+				t.Fatal("not taken")
+			}
+		}
+		after := r.receiver.Stats()
+		if lost := after.UDPReceiveBufferErr - before.UDPReceiveBufferErr; lost != 5 ||
+			after.UDPReceived-before.UDPReceived != uint64(fits+5) {
+			t.Errorf("%d bytes: %d lost of %d", size, lost, after.UDPReceived-before.UDPReceived)
+		}
+		b := make([]byte, 2000)
+		for i := range fits {
+			n, err := c.Read(b)
+			must(t, err)
+			if !bytes.Equal(b[:n], payloads[i]) {
+				t.Fatalf("%d bytes: datagram %d is another one", size, i)
+			}
+		}
+		if left := c.rxq.charged.Load(); left != 0 {
+			t.Errorf("%d bytes: %d left when all was read", size, left)
+		}
+	}
+	must(t, c.Close())
+	if putSegments(t, c, "192.0.2.1:7", [][]byte{{1}, {2}}) {
+		t.Error("taken by a closed socket")
+	}
+}
+
+// TestJoinedByTheLink: datagrams that one call sends arrive joined, at a socket that asks and only
+// there, unless a handler has the socket: that gets each.
+func TestJoinedByTheLink(t *testing.T) {
+	r := newDirectRig(t, false)
+	from, to, at := r.conns(t, "udp4", "192.0.2.1:7", "192.0.2.2:53")
+	send(t, from, to, at, []byte("resolved"))
+	const size, count = 1200, 40
+	payload := make([]byte, size*count-7)
+	for i := range payload {
+		payload[i] = byte(i * i >> 7)
+	}
+	must(t, from.SetSegmentSize(size))
+	must(t, to.SetReadBuffer(1<<20))
+	b := make([]byte, 1<<16)
+	exchange := func() (joined uint64) {
+		before := r.receiver.link.Stats().RxMerged
+		_, err := from.WriteToUDPAddrPort(payload, at)
+		must(t, err)
+		for got := []byte(nil); len(got) < len(payload); {
+			n, err := to.Read(b)
+			must(t, err)
+			if got = append(got, b[:n]...); !bytes.HasPrefix(payload, got) {
+				t.Fatal("not what was sent")
+			}
+		}
+		return r.receiver.link.Stats().RxMerged - before
+	}
+	for range 3 {
+		if n := exchange(); n != 0 {
+			t.Errorf("nobody asked: %d datagrams were joined", n)
+		}
+	}
+	must(t, to.SetReceiveSegments(true))
+	for end := time.Now().Add(time.Minute); exchange() < count/2; { // they may come in many batches
+		if time.Now().After(end) {
+			t.Fatal("datagrams are not joined")
+		}
+	}
+	must(t, to.SetReceiveSegments(false))
+	if n := exchange(); n != 0 {
+		t.Errorf("nobody asks any more: %d datagrams were joined", n)
+	}
+	must(t, to.SetReceiveSegments(true))
+	served := &serving{to, make(chan error, 1)}
+	served.serve(func(_ int, ps []packets.Packet) {
+		for i := range ps {
+			ps[i].Reply = append(ps[i].Reply, fmt.Sprint(len(ps[i].Payload))...)
+		}
+	})
+	_, err := from.WriteToUDPAddrPort(payload, at)
+	must(t, err)
+	must(t, from.SetReadDeadline(time.Now().Add(time.Minute)))
+	for i := range count {
+		n, err := from.Read(b)
+		must(t, err)
+		if want := fmt.Sprint(min(size, len(payload)-i*size)); string(b[:n]) != want {
+			t.Errorf("the handler had %s bytes, want %s", b[:n], want)
+		}
+	}
+	must(t, to.Close())
+	served.wants(t, net.ErrClosed)
+}
+
 // TestReceiveSegmentsOfClasses: what differs in class is read apart; batches join as single reads
 // do.
 func TestReceiveSegmentsOfClasses(t *testing.T) {
@@ -441,7 +613,9 @@ func (q *udpRxQueue) waiting() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for b := q.incoming.first; b != nil; b = b.next {
-		n += b.written - b.read
+		for _, l := range b.metas[b.read:b.written] {
+			n += max(1, (int(l.n)+int(l.segment)-1)/max(1, int(l.segment)))
+		}
 	}
 	return n
 }
@@ -497,5 +671,35 @@ func TestReceiveTimestamps(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// BenchmarkRxQueue delivers 32 datagrams of 1,200 bytes to a socket, each by itself or as one, and
+// reads them by one call.
+func BenchmarkRxQueue(b *testing.B) {
+	_, server := newHeardLink(b)
+	c, err := server.ListenUDP("udp4", &net.UDPAddr{Port: 53})
+	must(b, err)
+	must(b, c.SetReceiveSegments(true))
+	payloads := slices.Repeat([][]byte{make([]byte, 1200)}, 32)
+	ip, udp := frameOf(payloads[0])
+	for name, joined := range map[string]bool{"each": false, "joined": true} {
+		b.Run(name, func(b *testing.B) {
+			buf, oob := make([]byte, 1<<16), make([]byte, 64)
+			for b.Loop() {
+				if joined {
+					c.rxq.DeliverSegments(ip, udp, payloads, time.Time{})
+				}
+				for range len(payloads) {
+					if !joined {
+						c.rxq.Deliver(ip, udp, time.Time{})
+					}
+				}
+				c.rxq.Flush()
+				if n, _, _, _, err := c.ReadMsgUDPAddrPort(buf, oob); err != nil || n != 32*1200 {
+					b.Fatal(n, err)
+				}
+			}
+		})
 	}
 }

@@ -23,7 +23,7 @@ build() { (cd "$1" && CGO_ENABLED=0 go test -c -o "$2" "$package"); }
 # count runs $3 operations of the benchmarks of program $1 in tree $2. File $4 gets the count, and
 # a line for each function.
 count() {
-	(cd "$2/$package" && GOMAXPROCS=1 GOGC=off GODEBUG=asyncpreemptoff=1 valgrind -q \
+	(cd "$2/$package" && GOMAXPROCS=1 GOGC=off GODEBUG=asyncpreemptoff=1,cpu.rdtscp=off valgrind -q \
 		--tool=cachegrind --cache-sim=no --cachegrind-out-file="$tmp/out" "$1" -test.run '^$' \
 		-test.bench "$pattern" -test.benchtime "$3x" -test.cpu 1 >"$tmp/log" 2>&1) &&
 		grep -q ns/op "$tmp/log" || { cat "$tmp/log" >&2; exit 1; }

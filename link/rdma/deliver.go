@@ -315,7 +315,14 @@ func (w *worker) deliverToSink(r *run, sink DatagramSink) bool {
 	if sink.Stamped() {
 		at = w.stampOf(&w.frames[r.first])
 	}
-	if !sink.Deliver(frame[r.L3:r.L4], frame[r.L4:r.End], at) {
+	packets, rest := uint64(1), 0
+	if r.datagrams > 1 {
+		if !w.deliverSegments(r, sink, at) {
+			return false
+		}
+		packets = uint64(r.datagrams)
+		rest = (r.datagrams-1)*(r.headers-r.L3) + r.payload - r.mss
+	} else if !sink.Deliver(frame[r.L3:r.L4], frame[r.L4:r.End], at) {
 		return false
 	}
 	if last := len(w.sinks) - 1; last < 0 || w.sinks[last] != sink {
@@ -325,8 +332,8 @@ func (w *worker) deliverToSink(r *run, sink DatagramSink) bool {
 	if r.EtherType == hdr.TypeIPv6 {
 		c = &w.fast6
 	}
-	c.packets++
-	c.bytes += uint64(r.End - r.L3)
+	c.packets += packets
+	c.bytes += uint64(r.End - r.L3 + rest)
 	return true
 }
 

@@ -102,6 +102,7 @@ type Endpoint struct {
 	localPrefixes atomic.Pointer[[]netip.Prefix] // all of whose addresses are ours
 	fastPath      atomic.Pointer[fastPath]       // nil: none for what is sent; written with mu held
 	sinks         atomic.Pointer[sinkFinder]     // nil: there are none
+	joining       atomic.Bool                    // see JoinDatagrams
 	taps          taps
 	steering      atomic.Pointer[Steering]   // nil: all frames are ours
 	settling      atomic.Pointer[rendezvous] // nil: Settled was not called

@@ -40,7 +40,7 @@ func (j *judge) Attach(d gstack.NetworkDispatcher) {
 
 // newJudge makes a stack with the addresses 10.0.0.1/24 and fd00::1/64. The fast path is open or
 // closed.
-func newJudge(t *testing.T, fast bool) *judge {
+func newJudge(t testing.TB, fast bool) *judge {
 	j := &judge{Endpoint: channel.New(64, 1500, ourMAC), worker: testWorker()}
 	j.LinkEPCapabilities = gstack.CapabilityRXChecksumOffload
 	j.stack = gstack.New(gstack.Options{

@@ -35,9 +35,10 @@ type run struct {
 	first, last  int16
 	id           uint16 // IPv4 identification to go on with
 	seq          uint32 // TCP sequence number to go on with
-	headers      int    // bytes before the TCP payload
+	headers      int    // bytes before the payload, of TCP or of such datagrams
 	mss          int    // payload of the first frame
 	payload      int    // of all frames
+	datagrams    int    // frames of a run of datagrams; 0: no datagram may be added to it
 	regular      bool   // next may add to it
 	fastPath     bool   // may take the fast path
 	ackFirst     ackFirst
@@ -69,6 +70,12 @@ type merger struct {
 	used  bool             // some of flows is not none
 	off   bool
 
+	sinks  *sinkFinder // of datagrams, which may be joined; nil: they are not
+	queue  int         // that sinks is asked about
+	joined bool        // datagrams may be added to some run
+	// place in flows of the run of datagrams that began last, if joined
+	datagrams uint32
+
 	acks       ackHistory
 	superseded uint64 // ACKs of the batch that are left out
 }
@@ -82,7 +89,7 @@ func newMerger(batch int, sent *tcpfix.Flows, c clock.Clock) *merger {
 
 // begin starts on a batch.
 func (m *merger) begin(batch []dv.Packet) {
-	m.batch, m.runs, m.superseded = batch, m.runs[:0], 0
+	m.batch, m.runs, m.superseded, m.joined = batch, m.runs[:0], 0, false
 	if m.used {
 		for i := range m.flows {
 			m.flows[i] = none
@@ -93,6 +100,10 @@ func (m *merger) begin(batch []dv.Packet) {
 
 // add puts frame i, whose checksums are verified, into the run it continues or into a new one.
 func (m *merger) add(i int, l *hdr.Packet) {
+	if m.sinks != nil && l.Proto == hdr.ProtoUDP && !m.off {
+		m.addDatagram(i, l)
+		return
+	}
 	if m.off || l.Proto != hdr.ProtoTCP || l.L4 == 0 || !l.Plain || l.End-l.L4 < hdr.TCPLen {
 		m.addSingle(i, l)
 		return

@@ -50,10 +50,12 @@ func (w *worker) receive(n int) {
 // that netstack would misread, and makes runs of the rest.
 func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	w.merge.begin(frames)
+	w.merge.sinks = w.joiningSinks()
 	mac, fast, pressure := w.e.mac.Load(), w.e.flows.LeavesData(), w.pressure()
 	filtered := w.filter.Begin(w.e.opts.Filter)
+	each := filtered || w.e.steering.Load() != nil // has to see each datagram
 	for i := range frames {
-		if fast && w.merge.next(i) {
+		if w.merge.joined && !each && w.merge.nextDatagram(i) || fast && w.merge.next(i) {
 			continue
 		}
 		var l hdr.Packet
@@ -155,11 +157,10 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 
 // buildPackets makes a packet of each run, but for those that a sink takes.
 func (w *worker) buildPackets() []*gstack.PacketBuffer {
-	runs := w.merge.runs
 	addrs := w.e.localAddrs.Load()
 	sinks := w.e.sinks.Load()
-	for i := range runs {
-		r := &runs[i]
+	for i := 0; i < len(w.merge.runs); i++ {
+		r := &w.merge.runs[i]
 		if r.Fragment {
 			sinks = nil // nothing may overtake it, if it is a datagram's
 		}
@@ -170,9 +171,13 @@ func (w *worker) buildPackets() []*gstack.PacketBuffer {
 			}
 			sinks = nil
 		}
+		if r.datagrams > 1 {
+			w.merge.splitDatagrams(i)
+			r = &w.merge.runs[i]
+		}
 		w.packets[i] = w.packet(r)
 	}
-	return w.packets[:len(runs)]
+	return w.packets[:len(w.merge.runs)]
 }
 
 // deliverAll flushes the sinks and hands the packet of each run that has one to the stack, until

@@ -158,6 +158,7 @@ type worker struct {
 
 	fast4, fast6 traffic        // by the fast path, of this batch
 	sinks        []DatagramSink // that have taken datagrams of this batch
+	payloads     [][]byte       // of datagrams for a sink; scratch memory
 }
 
 // traffic is packets and their bytes.
@@ -177,6 +178,7 @@ func (e *Endpoint) newWorker(s *attachment, g *workerGroup, i int) *worker {
 	if d, ok := own.(deafPart); ok {
 		w.deaf = d.deaf()
 	}
+	w.merge.queue = i
 	w.merge.off, w.chunks.off = e.opts.NoMerge, e.buffers.chunks != nil
 	if runtime.GOMAXPROCS(0) > g.queues.NumRx()+1 { // else spinning takes the senders' time
 		w.limit = own.spins()
