@@ -72,7 +72,8 @@ Exit code: 0 if no check fails, 1 otherwise. Notes are no failures.`,
 		opt("pull", "", &f.pull, "with --first-contact: ask for the cable to be pulled and put "+
 			"back, waiting 20 s for each"),
 		opt("json", "", &f.asJSON, "print one JSON object: title, device, facts, and the check "+
-			"results with check, state (ok, note, failed, skipped), saw, do, facts"))
+			"results with check, state (ok, note, failed, skipped), saw, do, facts; with "+
+			"--first-contact record, for programs"))
 	return cmd
 }
 

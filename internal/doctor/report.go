@@ -43,6 +43,8 @@ type Report struct {
 	// Facts are about the machine.
 	Facts   []Fact   `json:"facts,omitempty"`
 	Results []Result `json:"results"`
+	// Record is for programs, nil: there is none.
+	Record *Record `json:"record,omitempty"`
 }
 
 // Count returns how many checks ended in this state.
@@ -77,6 +79,9 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	fmt.Fprintf(b, "%d checks: %d ok, %d failed, %d skipped\n", len(r.Results), r.Count(OK),
 		r.Count(Failed), r.Count(Skipped))
+	if r.Record != nil {
+		r.Record.writeTo(b)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -11,14 +11,16 @@ import (
 )
 
 // capabilities opens a context of its own for a moment, and notes what the device and its kernel
-// say they can do, and whether they would give us DEVX, which the driver does not use.
-func capabilities(open func() (uverbs.Kernel, error)) []doctor.Fact {
+// say they can do, and whether they would give us DEVX, which the driver does not use. known has
+// what is no name or address of the card's own.
+func capabilities(open func() (uverbs.Kernel, error)) (facts []doctor.Fact,
+	known map[string]string) {
 	if open == nil {
-		return nil
+		return nil, nil
 	}
 	caps, err := deviceCaps(open, func(k uverbs.Kernel) uverbs.Kernel { return k })
 	if err != nil {
-		return []doctor.Fact{{Name: "capabilities", Value: err.Error()}}
+		return []doctor.Fact{{Name: "capabilities", Value: err.Error()}}, nil
 	}
 	devx := "granted"
 	if _, err := deviceCaps(open, func(k uverbs.Kernel) uverbs.Kernel {
@@ -27,11 +29,15 @@ func capabilities(open func() (uverbs.Kernel, error)) []doctor.Fact {
 		devx = "refused: " + kernelReason(err)
 	}
 	var list []string
+	known = map[string]string{"DEVX": devx}
 	for _, f := range caps.Facts() {
+		if !strings.HasSuffix(f.Name, "GUID") {
+			known[f.Name] = fmt.Sprint(f.Value)
+		}
 		list = append(list, fmt.Sprintf("%s=%v", f.Name, f.Value))
 	}
 	return []doctor.Fact{{Name: "capabilities", Value: strings.Join(list, " ")},
-		{Name: "DEVX", Value: devx}}
+		{Name: "DEVX", Value: devx}}, known
 }
 
 // kernelReason returns the kernel's error, where it is one.

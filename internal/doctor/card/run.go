@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
 )
@@ -28,7 +29,9 @@ func Run(ctx context.Context, cfg Config) doctor.Report {
 	cfg.setDefaults()
 	s := &session{ctx: ctx, cfg: cfg, report: doctor.Report{Title: "first contact",
 		Device: cfg.NIC.Device, Facts: cfg.Environment}, fds: openFiles()}
-	s.report.Facts = append(s.report.Facts, capabilities(cfg.OpenNode)...)
+	s.startRecord()
+	facts, caps := capabilities(cfg.OpenNode)
+	s.report.Facts, s.report.Record.Capabilities = append(s.report.Facts, facts...), caps
 	for _, c := range allChecks() {
 		s.runCheck(c)
 	}
@@ -37,7 +40,7 @@ func Run(ctx context.Context, cfg Config) doctor.Report {
 
 // runCheck runs one check and adds its line to the report.
 func (s *session) runCheck(c check) {
-	r := doctor.Result{Check: c.name, State: doctor.OK}
+	r, start := doctor.Result{Check: c.name, State: doctor.OK}, time.Now()
 	saw, err := s.tryCheck(c)
 	var skipped skip
 	switch {
@@ -50,6 +53,7 @@ func (s *session) runCheck(c check) {
 	}
 	r.Facts, s.facts = s.facts, nil
 	s.report.Results = append(s.report.Results, r)
+	s.recordCheck(&r, time.Since(start))
 }
 
 func (s *session) tryCheck(c check) (string, error) {
