@@ -8,6 +8,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
+	"github.com/rdma-netstack/rdma-netstack/link/failover"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 )
@@ -48,6 +50,12 @@ func (s *Stack) Servers() []netip.Addr { return s.names.dns.Servers() }
 
 // LinkIsUp is what a stack does when its link is there again.
 func (s *Stack) LinkIsUp() { s.linkIsUp() }
+
+// Reroute is what a stack does when its packet port may send by another netdev now.
+func (s *Stack) Reroute() {
+	s.backendChanged(failover.Change{State: failover.Fallback, Backend: rdma.BackendPacket,
+		Rerouted: true})
+}
 
 // WorksOff says whether netstack is waited for to take from its queues what they hold.
 func (s *Stack) WorksOff() bool { return s.handover.WorksOff() }

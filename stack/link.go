@@ -186,6 +186,13 @@ func (s *Stack) Announce() { s.addrs.AnnounceAll() }
 
 // backendChanged acts on what has become of the device.
 func (s *Stack) backendChanged(c failover.Change) {
+	if c.Rerouted {
+		s.addrs.AnnounceNow()
+		if s.link != nil {
+			s.link.Repeat()
+		}
+		return
+	}
 	switch c.State {
 	case failover.Lost:
 		if s.host != nil {

@@ -163,6 +163,27 @@ func TestAnnouncedAgain(t *testing.T) {
 	}
 }
 
+// TestAnnouncedWhenRerouted: when another netdev may carry our frames, our addresses are announced
+// at once, unless they are not announced at all.
+func TestAnnouncedWhenRerouted(t *testing.T) {
+	for name, silent := range map[string]bool{"announced": false, "not announced": true} {
+		t.Run(name, func(t *testing.T) {
+			virtual := clocktest.New()
+			s, _, w := onWire(t, stack.Config{Clock: virtual.Clock(),
+				Addressing: stack.AddressOptions{NoAnnounce: silent},
+				Addresses:  []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}},
+				func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) })
+			virtual.Advance(time.Minute)
+			w.forget()
+			s.Reroute()
+			virtual.Advance(time.Millisecond)
+			if got := w.heard([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, nil); got == silent {
+				t.Errorf("announced: %v", got)
+			}
+		})
+	}
+}
+
 // TestLinkComesBackDHCP: the client asks the server whether its address is still valid; if the
 // server refuses, it asks for another.
 func TestLinkComesBackDHCP(t *testing.T) {

@@ -114,6 +114,10 @@ type Change struct {
 	Expired bool
 	// Away is for how long the device has been away.
 	Away time.Duration
+	// Rerouted: state and backend are as before, but netdevs have changed while the packet port
+	// carries frames. The port's may send by another one now, such as the standby of net_failover:
+	// what was sent meanwhile may be lost, and neighbours and switches may send elsewhere.
+	Rerouted bool
 }
 
 // Cause says what made another backend come into use.

@@ -22,6 +22,11 @@
 // The packet port (package link/packet) is opened at start, muted, so that nothing can keep it from
 // working when it is needed. It ends with its netdev, and is opened again when that is there again.
 //
+// The port's netdev may send by others, as net_failover's does: by the failed device's own until
+// the kernel has taken its carrier away, and by a standby from then on. What is sent in between is
+// lost, and switches look for us where we were. So when netdevs change while the port carries
+// frames, Config.Changed is told Rerouted.
+//
 // What is lost with the device is what its rings had and had not sent, as on a wire. Whatever the
 // endpoint sends it keeps until it is acknowledged, and repeats at once when there is a backend
 // again: see rdma.Endpoint.Switch. A peer repeats what it sent when its own timer expires.

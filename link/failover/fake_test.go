@@ -72,6 +72,7 @@ type world struct {
 	switched time.Time     // when Switch was called last
 	draining time.Duration // what Switch takes
 	expired  int
+	rerouted int // how often Rerouted was told
 }
 
 func (w *world) note(event string) {
@@ -181,6 +182,9 @@ func (w *world) openPort() (OpenedPort, error) {
 func (w *world) changedTo(c Change) {
 	if c.Expired {
 		w.set(func() { w.expired++ })
+	}
+	if c.Rerouted {
+		w.set(func() { w.rerouted++ })
 	}
 }
 

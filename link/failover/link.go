@@ -21,6 +21,9 @@ const (
 	longestPause = 5 * time.Second
 	// signalPause says how long after a signal the device is looked for.
 	signalPause = 20 * time.Millisecond
+	// reroutePause says how long after one Change that is Rerouted the next is told at the
+	// earliest. The first comes signalPause after the signal.
+	reroutePause = 500 * time.Millisecond
 	// steady says how long a device must have worked for the first pause not to be doubled.
 	steady = time.Second
 )
@@ -54,6 +57,9 @@ type Link struct {
 	again   bool            // a signal came meanwhile
 	hurried bool            // retry is set for signalPause
 	since   time.Time       // the last change between up and away
+	reroute clock.ChanTimer // until Rerouted is told
+	moving  bool            // reroute is set
+	told    time.Time       // when Rerouted was told last
 	cause   Cause           // of the next change of the backend
 
 	mu     sync.Mutex // guards what follows, which run writes
@@ -78,7 +84,7 @@ func Start(device Opened, cfg Config) *Link {
 		changed: make(chan struct{}, 1), mtu: make(chan struct{}, 1),
 		recover: make(chan struct{}, 1), done: make(chan struct{}),
 		ended: make(chan struct{}),
-		retry: stoppedTimer(cfg.Clock),
+		retry: stoppedTimer(cfg.Clock), reroute: stoppedTimer(cfg.Clock),
 		limit: stoppedTimer(cfg.Clock), opened: make(chan attempt)}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)

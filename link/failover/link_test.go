@@ -75,6 +75,49 @@ func TestLossAndReturn(t *testing.T) {
 	}
 }
 
+// TestRerouted: when netdevs change while the port carries frames, that is told a moment later, and
+// not more often than reroutePause. Otherwise, and for RDMA devices, it is not.
+func TestRerouted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, Config{}, true)
+		w.set(func() { w.refuse = errGone })
+		rerouted := func(want int) {
+			t.Helper()
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.rerouted != want {
+				t.Errorf("told %d times, want %d", w.rerouted, want)
+			}
+		}
+		w.signals <- Signal{Ifindex: 11} // the device carries frames
+		time.Sleep(time.Second)
+		rerouted(0)
+		w.devices[0].fail(errGone)
+		w.signals <- Signal{Gone: true, Name: "mlx5_0"}
+		time.Sleep(time.Second)
+		rerouted(0)
+		for range 3 {
+			w.signals <- Signal{Ifindex: 11} // its carrier goes, and it leaves
+			w.signals <- Signal{Gone: true, Ifindex: 11}
+		}
+		rerouted(0)
+		time.Sleep(signalPause)
+		rerouted(1)
+		w.signals <- Signal{Ifindex: 12} // the next comes
+		time.Sleep(reroutePause - time.Millisecond)
+		rerouted(1)
+		time.Sleep(time.Millisecond)
+		rerouted(2)
+		w.signals <- Signal{Ifindex: 12}
+		w.ports[0].fail(errGone) // nothing carries frames then
+		w.set(func() { w.noPort = errGone })
+		time.Sleep(time.Second)
+		rerouted(2)
+		w.shut()
+	})
+}
+
 // TestAccounts: losses are counted by who told them, and the time away and that on nothing is
 // added up.
 func TestAccounts(t *testing.T) {

@@ -39,6 +39,8 @@ func (l *Link) run() {
 			l.soon()
 		case <-l.retry.C:
 			l.probe()
+		case <-l.reroute.C:
+			l.tellRerouted()
 		case a := <-l.opened:
 			l.take(a)
 		case <-l.limit.C:
@@ -112,6 +114,9 @@ func (l *Link) tellMTU() {
 
 // hear acts on a signal of the kernel's.
 func (l *Link) hear(s Signal) {
+	if s.Ifindex != 0 && l.device == nil {
+		l.expectReroute()
+	}
 	switch {
 	case s.Moved:
 		l.noteMove(s.Ifindex)
@@ -135,6 +140,27 @@ func (l *Link) noteMove(ifindex int) {
 	l.log.Warn("the netdev has moved to another network namespace, and the rings go on; an "+
 		"e-switch in front of the port (SR-IOV) no longer passes our MAC and groups "+
 		"unless they are added there: bridge fdb add MAC dev NETDEV self", "device", l.device.Name)
+}
+
+// expectReroute sets the timer that tells Rerouted: a device leaves and comes in steps, each with a
+// signal.
+func (l *Link) expectReroute() {
+	if l.moving {
+		return
+	}
+	l.moving = true
+	l.reroute.Reset(max(signalPause, reroutePause-l.cfg.Clock.Since(l.told)))
+}
+
+// tellRerouted tells Rerouted if the packet port carries frames.
+func (l *Link) tellRerouted() {
+	l.moving = false
+	if l.device != nil || l.status.Backend != rdma.BackendPacket {
+		return
+	}
+	l.told = l.cfg.Clock.Now()
+	l.cfg.Changed(Change{State: l.status.State, Backend: l.status.Backend, LinkUp: l.LinkUp(),
+		Cause: l.status.Reason, Away: l.cfg.Clock.Since(l.since), Rerouted: true})
 }
 
 // soon looks for what is missing, a moment after the first of several signals: a device comes in
@@ -424,6 +450,7 @@ func (l *Link) set(state State, backend rdma.BackendKind, cause error) {
 func (l *Link) end() {
 	l.retry.Stop()
 	l.limit.Stop()
+	l.reroute.Stop()
 	l.cancel()
 	var errs []error
 	if l.opening {

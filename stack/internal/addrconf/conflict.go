@@ -389,6 +389,13 @@ func (s *Manager) AnnounceTwice() {
 	s.announcer.Reset(announceAgain)
 }
 
+// AnnounceNow does what AnnounceTwice does, where addresses are announced at all.
+func (s *Manager) AnnounceNow() {
+	if !s.cfg.NoAnnounce {
+		s.AnnounceTwice()
+	}
+}
+
 // AnnounceLater tells the neighbours once more after a while: a send queue was replaced, and what
 // it held is lost. Others repeat what they send, but a server that nobody finds sends nothing.
 func (s *Manager) AnnounceLater() {

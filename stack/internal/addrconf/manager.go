@@ -141,9 +141,7 @@ func (s *Manager) TellAddresses(tell func([]netip.Prefix)) { s.setLocalAddresses
 
 // LinkUp makes the addresses known on a link that carries frames again.
 func (s *Manager) LinkUp() {
-	if !s.cfg.NoAnnounce {
-		s.AnnounceTwice()
-	}
+	s.AnnounceNow()
 	if s.cfg.SLAAC {
 		s.SolicitRouter()
 	}
@@ -192,9 +190,7 @@ func (s *Manager) Start(ctx context.Context, mac tcpip.LinkAddress) error {
 		return err
 	}
 	s.AddressesChanged()
-	if !s.cfg.NoAnnounce {
-		s.AnnounceTwice()
-	}
+	s.AnnounceNow()
 	return s.configure(ctx)
 }
 
