@@ -73,10 +73,7 @@ var rowsOf = map[string][]string{"5.10": {"probe", "netdev ping", "ibv_devinfo",
 
 // only are rows that make test has under one kernel only, as time allows.
 var only = map[string]string{"upgrade": upgradeKernel, "HTTP in place": upgradeKernel,
-	"AF_XDP": "7.2", "AF_XDP for life": vmOnly}
-
-// vmOnly stands for no kernel: make test-vm has the row.
-const vmOnly = ""
+	"AF_XDP": "7.2", "AF_XDP for life": "6.12"}
 
 // runs reports whether a kernel runs a row.
 func runs(version, row string) bool {
