@@ -211,7 +211,8 @@ func (l *clients) request(ctx context.Context, i int, conn net.Conn) error {
 }
 
 // progress waits until every client has got something more, which what describes, and returns how
-// long that took.
+// long that took. On a slow machine a client's own timer, which doubles with each segment that is
+// lost, may come late: the server's connections wait for as long.
 func (l *clients) progress(t *testing.T, what string) time.Duration {
 	t.Helper()
 	start, before := time.Now(), make([]uint64, len(l.steps))
@@ -219,7 +220,7 @@ func (l *clients) progress(t *testing.T, what string) time.Duration {
 		before[i] = l.steps[i].Load()
 	}
 	waiting := 0
-	eventually(t, func() string {
+	eventuallyIn(t, outageLimit, func() string {
 		return fmt.Sprintf("progress of all clients %s: %d wait; lost: %v", what, waiting,
 			l.losses())
 	}, func() bool {

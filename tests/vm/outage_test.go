@@ -8,7 +8,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -74,11 +73,10 @@ func testOutages(t *testing.T, ctx context.Context, p *machineParts, version str
 		l := w.clientsOf(t, slice4.Addr().String()+":80", bodies, requesters)
 		l.progress(t, "before all outages")
 		for _, o := range outages {
-			ok := t.Run(strings.ReplaceAll(o.name, " ", "-"), func(t *testing.T) {
+			tab.run(t, version, o.row(), checkTime, func(t *testing.T) {
 				o.underLoad(t, w, s, l)
 				w.noComplaints(t)
 			})
-			tab.set(version, o.row(), ok)
 		}
 		tab.run(t, version, removalsRow, checkTime, func(t *testing.T) {
 			w.removals(t, s, l, fewRemovals*removalPeriod)

@@ -303,11 +303,17 @@ func (w *world) output(t *testing.T, job int) string {
 // eventually waits until ok reports true; what describes the event in the error.
 func eventually(t *testing.T, what func() string, ok func() bool) {
 	t.Helper()
+	eventuallyIn(t, patience, what, ok)
+}
+
+// eventuallyIn is eventually with another limit.
+func eventuallyIn(t *testing.T, limit time.Duration, what func() string, ok func() bool) {
+	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
+	for deadline := time.Now().Add(limit); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
-			t.Fatalf("not in %v: %s", patience, what())
+			t.Fatalf("not in %v: %s", limit, what())
 		}
 	}
 }
