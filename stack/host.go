@@ -57,6 +57,7 @@ type host struct {
 	again         time.Time // when the netdev was opened again; zero: never
 	fragments     fragmentDrops
 	block         *backing.Block
+	toldOfFilters bool                  // see tellOfFilters
 	addrs         []netip.Prefix        // in use, those of IPv6 without zones
 	ports         map[hostKey]*hostPort // see port and forget
 	untold        untold
@@ -231,9 +232,9 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 	s.host, h.stack, h.mac.s = h, s, s
 	if err := h.filters.Refused(); err != nil {
 		s.log.Warn("each socket of the kernel has a filter of its own, not one that all share: "+
-			"closing many takes longer, and Linux 6.18 may lose its BPF when a process with "+
-			"thousands is killed; give it CAP_BPF while it starts", "interface", s.name,
-			"error", err)
+			"closing many takes longer; CAP_BPF while the stack opens would do", "interface",
+			s.name, "sockets", h.filters.Own(), "error", err)
+		h.tellOfFilters(h.filters.Own())
 	}
 	if err := h.open(ctx, found); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -402,6 +403,20 @@ func (h *host) claimBlock(ctx context.Context) error {
 	first := h.block.First
 	return env.AsError("set ephemeral ports",
 		h.stack.net.SetPortRange(first, first+backing.BlockSize-1))
+}
+
+// manyFilters says how many filters of sockets' own Linux is known to free at once.
+const manyFilters = 1000
+
+// tellOfFilters tells the log once when n sockets of the kernel have filters of their own, and these
+// are many. mu is held, or nobody else knows h.
+func (h *host) tellOfFilters(n int) {
+	if n > manyFilters && !h.toldOfFilters {
+		h.toldOfFilters = true
+		h.stack.log.Warn("Linux 6.18 may lose its BPF, for every process of this machine, if this "+
+			"one is killed: it cannot free so many filters at once; start with CAP_BPF, or have "+
+			"fewer addresses or listeners", "interface", h.stack.name, "filters", n)
+	}
 }
 
 // nextBlock takes another block in place of the present one. mu is held.

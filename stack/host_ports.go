@@ -216,6 +216,7 @@ func (h *host) port(k hostKey) (*hostPort, error) {
 			}
 			return nil, err
 		}
+		h.tellOfFilters(h.filters.Own())
 	}
 	h.ports[k] = p
 	h.untold.note(k)

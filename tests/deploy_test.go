@@ -60,8 +60,13 @@ func TestUnitHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, ok := exposure(t, both, "21")
-	if !ok || !strings.Contains(string(more), "CAP_NET_ADMIN") {
+	if !ok {
 		t.Errorf("exposed:\n%s", report)
+	}
+	for _, need := range []string{"CAP_NET_ADMIN", "CAP_BPF", "SystemCallFilter=bpf"} {
+		if !strings.Contains(string(more), need) {
+			t.Errorf("%s is missing", need)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,8 @@ type Filters struct {
 	place    *mmio.Region // of the device, which the programs read; see storeDevice
 	refused  error
 	pacer    pacer
+
+	own atomic.Int64 // sockets that have filters of their own
 }
 
 // NewFilters makes the filters. The caller closes them, after the sockets.
@@ -55,6 +58,11 @@ func NewFilters(d Device, c clock.Clock) *Filters {
 
 // Refused returns why sockets have filters of their own; nil if they share them.
 func (f *Filters) Refused() error { return f.refused }
+
+// Own returns how many sockets have a filter of their own now. The kernel frees all of these at once
+// when the process is killed. Sockets that another process has given, and whose filter has not been
+// renewed, count.
+func (f *Filters) Own() int { return int(f.own.Load()) }
 
 // loadAll makes the programs that are shared.
 func (f *Filters) loadAll() error {

@@ -44,8 +44,7 @@ func onBoth(t *testing.T, test func(t *testing.T, w *world)) {
 
 // decides runs one of the programs that are shared on a packet that has come by a device
 // (BPF_PROG_TEST_RUN), and returns how much of it passes.
-func (f *Filters) decides(t testing.TB, k kind, packet []byte, ifindex int) uint32 {
-	t.Helper()
+func (f *Filters) decides(k kind, packet []byte, ifindex int) (uint32, error) {
 	const atResult, contextLen, framesLen = 4, contextIfindex + 4, 14
 	frame := append(make([]byte, framesLen), packet...)
 	context := make([]byte, contextLen)
@@ -54,14 +53,12 @@ func (f *Filters) decides(t testing.TB, k kind, packet []byte, ifindex int) uint
 		AddAddress(frame).AddAddress(nil).AddFields(1, 0, contextLen, 0).AddAddress(context).
 		AddAddress(nil).AddFields(0, 0, 0)
 	_, err := r.Call(unix.BPF_PROG_TEST_RUN)
-	must(t, err)
-	return binary.NativeEndian.Uint32(r.Bytes[atResult:])
+	return binary.NativeEndian.Uint32(r.Bytes[atResult:]), err
 }
 
 // classicDecides runs the classic program, in x/net's interpreter, which knows no devices: the load
 // of the ifindex is replaced.
-func classicDecides(t testing.TB, program []unix.SockFilter, packet []byte, ifindex int) uint32 {
-	t.Helper()
+func classicDecides(program []unix.SockFilter, packet []byte, ifindex int) (uint32, error) {
 	var raw []xbpf.RawInstruction
 	for _, in := range program {
 		at := int32(adIfindex)
@@ -72,13 +69,25 @@ func classicDecides(t testing.TB, program []unix.SockFilter, packet []byte, ifin
 	}
 	decoded, ok := xbpf.Disassemble(raw)
 	if !ok {
-		t.Fatalf("not all of %v is known", raw)
+		return 0, fmt.Errorf("not all of %v is known", raw)
 	}
 	vm, err := xbpf.NewVM(decoded)
-	must(t, err)
+	if err != nil {
+		return 0, err
+	}
 	n, err := vm.Run(packet)
-	must(t, err)
-	return uint32(n)
+	return uint32(n), err
+}
+
+// decideAlike returns what both programs of a kind let pass, or that they differ.
+func (f *Filters) decideAlike(k kind, d Device, packet []byte, ifindex int) (uint32, error) {
+	got, err := f.decides(k, packet, ifindex)
+	want, classicErr := classicDecides(k.classic(d), packet, ifindex)
+	if err = errors.Join(err, classicErr); err == nil && got != want {
+		err = fmt.Errorf("program %d for %+v by %d: %#x, the classic one %#x: % x", k, d, ifindex,
+			got, want, packet)
+	}
+	return want, err
 }
 
 // TestSameDecisions compares the programs that are shared with the classic ones: every device and
@@ -87,18 +96,23 @@ func TestSameDecisions(t *testing.T) {
 	w := newWorld(t)
 	must(t, w.filters.Refused())
 	passed, dropped := 0, 0
-	check := func(k kind, d Device, packet []byte, ifindex int) {
-		t.Helper()
-		want := classicDecides(t, k.classic(d), packet, ifindex)
-		if got := w.filters.decides(t, k, packet, ifindex); got != want {
-			t.Fatalf("program %d for %+v by %d: %#x, the classic one %#x: % x", k, d, ifindex, got,
-				want, packet)
-		}
-		if want == 0 {
+	check := func(k kind, d Device, packet []byte, ifindex int) error {
+		n, err := w.filters.decideAlike(k, d, packet, ifindex)
+		if n == 0 {
 			dropped++
 		} else {
 			passed++
 		}
+		return err
+	}
+	var packets [][]byte
+	for flags := range 256 {
+		header := make([]byte, 20)
+		header[atFlags] = byte(flags)
+		packets = append(packets, header)
+	}
+	for n := range 20 {
+		packets = append(packets, make([]byte, n))
 	}
 	eth0 := w.device.Index
 	must(t, w.host.Do(func() error {
@@ -108,13 +122,10 @@ func TestSameDecisions(t *testing.T) {
 					d := Device{Index: index, Last: last}
 					w.filters.SetDevice(d)
 					for _, ifindex := range []int{1, eth0} {
-						for flags := range 256 {
-							header := make([]byte, 20)
-							header[atFlags] = byte(flags)
-							check(k, d, header, ifindex)
-						}
-						for n := range 20 {
-							check(k, d, make([]byte, n), ifindex)
+						for _, packet := range packets {
+							if err := check(k, d, packet, ifindex); err != nil {
+								return err
+							}
 						}
 					}
 				}
@@ -141,18 +152,17 @@ func FuzzSameDecisions(f *testing.F) {
 		}
 		d := Device{Index: int(index), Last: int(last)}
 		shared.SetDevice(d)
-		which := kind(k) % kinds
-		got := shared.decides(t, which, packet, 1)
-		if want := classicDecides(t, which.classic(d), packet, 1); got != want {
-			t.Fatalf("program %d for %+v: %#x, the classic one %#x: % x", which, d, got, want,
-				packet)
-		}
+		_, err := shared.decideAlike(kind(k)%kinds, d, packet, 1)
+		must(t, err)
 	})
 }
 
 // TestPacer: a burst goes without waiting, and what is more waits for its period, and for what was
 // given up before it.
 func TestPacer(t *testing.T) {
+	if pacerBurst > 256 || pacerPeriod < 20*time.Millisecond {
+		t.Errorf("%d in %v: Linux is given as many as it can bear", pacerBurst, pacerPeriod)
+	}
 	virtual := clocktest.New()
 	settled := 0
 	p := pacer{clock: virtual.Clock(), settle: func() { settled++ }}
@@ -198,6 +208,9 @@ func TestFreedInPortions(t *testing.T) {
 				}
 				all = append(all, s)
 			}
+			if want := map[bool]int{true: n}[own]; f.Own() != want {
+				return fmt.Errorf("%d sockets have filters of their own, want %d", f.Own(), want)
+			}
 			frees := 0
 			for _, change := range []func(s *Socket) error{
 				listenOnce, (*Socket).FollowDevice, (*Socket).Refuse, (*Socket).Silence,
@@ -219,6 +232,9 @@ func TestFreedInPortions(t *testing.T) {
 			return nil
 		}))
 		stop()
+		if f.Own() != 0 {
+			t.Errorf("own: %v: %d filters are left", own, f.Own())
+		}
 		took := virtual.Now().Sub(began)
 		if want := time.Duration(settled) * pacerPeriod; took != want {
 			t.Errorf("own: %v: %d periods took %v, want %v", own, settled, took, want)

@@ -13,7 +13,9 @@ import (
 // that of one which serves, and may be its own. It owns fd.
 func Adopt(p Protocol, at netip.AddrPort, f *Filters, fd int) *Socket {
 	unix.CloseOnExec(fd)
-	return &Socket{protocol: p, at: at, filters: f, fd: fd, serving: true, owned: true}
+	s := &Socket{protocol: p, at: at, filters: f, fd: fd, serving: true}
+	s.setOwned(true)
+	return s
 }
 
 // Duplicate returns a descriptor to give another process; the caller closes it.

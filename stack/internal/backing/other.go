@@ -40,6 +40,9 @@ func NewFilters(Device, clock.Clock) *Filters { return &Filters{} }
 // Refused needs linux.
 func (*Filters) Refused() error { return errors.ErrUnsupported }
 
+// Own needs linux.
+func (*Filters) Own() int { return 0 }
+
 // SetDevice needs linux.
 func (*Filters) SetDevice(Device) {}
 

@@ -39,7 +39,7 @@ func (s *Socket) PassAllBut(others []netip.AddrPort) error {
 		if errors.Is(err, unix.ENOENT) {
 			err = nil
 		}
-		s.owned = s.owned && err != nil
+		s.setOwned(s.owned && err != nil)
 		return os.NewSyscallError("setsockopt SO_DETACH_FILTER", err)
 	}
 	return s.attachOthers()

@@ -204,9 +204,21 @@ func (s *Socket) serve(use func(*os.File) error) error {
 }
 
 // attach puts one of the common filters in the place of the one before. mu is held.
-func (s *Socket) attach(k kind) (err error) {
-	s.owned, err = s.filters.attach(s.fd, k, s.owned)
+func (s *Socket) attach(k kind) error {
+	owned, err := s.filters.attach(s.fd, k, s.owned)
+	s.setOwned(owned)
 	return err
+}
+
+// setOwned notes whether the filter is the socket's own. mu is held.
+func (s *Socket) setOwned(owned bool) {
+	switch {
+	case owned && !s.owned:
+		s.filters.own.Add(1)
+	case !owned && s.owned:
+		s.filters.own.Add(-1)
+	}
+	s.owned = owned
 }
 
 // attachServing gives a socket that serves its filter. mu is held.
@@ -221,7 +233,7 @@ func (s *Socket) attachServing() error {
 func (s *Socket) attachOwn(program []unix.SockFilter) error {
 	s.waitForTurn()
 	err := attach(s.fd, program)
-	s.owned = s.owned || err == nil
+	s.setOwned(s.owned || err == nil)
 	return err
 }
 
@@ -312,5 +324,6 @@ func (s *Socket) Close() error {
 	s.waitForTurn()
 	fd := s.fd
 	s.fd = -1
+	s.setOwned(false)
 	return os.NewSyscallError("close", unix.Close(fd))
 }

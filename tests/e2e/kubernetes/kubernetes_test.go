@@ -105,9 +105,9 @@ func TestStrict(t *testing.T) {
 // the pod's own network, and refers to nothing that is not there.
 func TestOverlays(t *testing.T) {
 	for name, caps := range map[string][]core.Capability{
-		"hostnetwork": {"NET_RAW", "IPC_LOCK", "NET_BIND_SERVICE", "NET_ADMIN"},
+		"hostnetwork": {"NET_RAW", "IPC_LOCK", "NET_BIND_SERVICE", "NET_ADMIN", "BPF"},
 		"sriov":       {"NET_RAW", "IPC_LOCK"},
-		"dra":         {"NET_RAW", "IPC_LOCK", "NET_BIND_SERVICE", "NET_ADMIN"},
+		"dra":         {"NET_RAW", "IPC_LOCK", "NET_BIND_SERVICE", "NET_ADMIN", "BPF"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := build(t, name)
