@@ -16,7 +16,9 @@ const (
 	// ackPause lasts longer than an acknowledgement is held, and a tail loss probe waits.
 	ackPause = 50 * time.Millisecond
 	// lossCost bounds what a frame lost or late may cost: a timeout, and a share of its doubling
-	// where the same segment is lost again. The frames of all connections count.
+	// where the same segment is lost again. The frames of all connections count, from when the
+	// client began to dial: a SYN-ACK that comes in its second copy makes a round trip of a second,
+	// and a first timeout of three or four (RFC 6298 section 2).
 	lossCost = 2 * time.Second
 	// faultCost bounds what a fault of a host may cost besides twice its time, for which the
 	// timeouts double: frames that its NIC lost are not known to the switch.
@@ -32,17 +34,17 @@ const (
 )
 
 // pace holds when a direction of a connection began and ended, and how many frames of the network
-// were lost or late before.
+// were lost or late before it ended.
 type pace struct {
-	began, over     time.Duration
-	harmed, harmEnd uint64
-	begun           bool
+	began, over time.Duration
+	harmEnd     uint64
+	begun       bool
 }
 
 // begin notes that the first is about to be written.
 func (p *pace) begin(w *world) {
 	if !p.begun {
-		*p = pace{began: w.clock.now(), harmed: w.net.losses(), begun: true}
+		*p = pace{began: w.clock.now(), begun: true}
 	}
 }
 
@@ -61,17 +63,18 @@ func (j *job) checkPace(s *session) error {
 		if !f.pace.begun || !f.eof {
 			continue
 		}
-		took, most := f.pace.over-f.pace.began, j.mostTime(f)
+		harm := f.pace.harmEnd - s.harmed
+		took, most := f.pace.over-f.pace.began, j.mostTime(f, harm)
 		if took > most {
 			return fmt.Errorf("%s: %d bytes took %v, %v at most: %d frames were lost or late "+
-				"meanwhile", name, f.sent, took, most, f.pace.harmEnd-f.pace.harmed)
+				"since the dial", name, f.sent, took, most, harm)
 		}
 	}
 	return nil
 }
 
-// mostTime returns how long a direction may take.
-func (j *job) mostTime(f *flow) time.Duration {
+// mostTime returns how long a direction may take, with harm frames lost or late since the dial.
+func (j *job) mostTime(f *flow, harm uint64) time.Duration {
 	net := &j.w.plan.Net
 	window := j.window()
 	trips := time.Duration(rounds(f.sent, window))
@@ -81,8 +84,7 @@ func (j *job) mostTime(f *flow) time.Duration {
 	} else {
 		most += pausesOfFree * j.ackPause()
 	}
-	harm := f.pace.harmEnd - f.pace.harmed + j.w.outOfBuffer()
-	most += time.Duration(harm) * lossCost
+	most += time.Duration(harm+j.w.outOfBuffer()) * lossCost
 	if j.plan.Kind == SlowReader {
 		most += 2*maxPauses*j.plan.Pause + time.Second // each end of a closed window may be a wait
 	}

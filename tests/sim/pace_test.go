@@ -14,17 +14,19 @@ func TestPace(t *testing.T) {
 		name   string
 		bytes  int
 		took   time.Duration
-		losses uint64
-		send   int // the client's buffer; 0: the usual one
+		dial   uint64 // frames lost before the client dialled,
+		losses uint64 // and before the end
+		send   int    // the client's buffer; 0: the usual one
 		fault  time.Duration
 		slow   bool
 	}{
-		{"within the round trips of slow start", 300 << 10, 500 * time.Millisecond, 0, 0, 0, false},
-		{"stuck", 300 << 10, 2500 * time.Millisecond, 0, 0, 0, true},
-		{"two frames lost", 300 << 10, 2500 * time.Millisecond, 2, 0, 0, false},
-		{"a small buffer", 300 << 10, 2500 * time.Millisecond, 0, 16 << 10, 0, false},
-		{"a fault meanwhile", 300 << 10, 2500 * time.Millisecond, 0, 0, time.Second, false},
-		{"long after a fault", 300 << 10, 60 * time.Second, 0, 0, time.Second, true},
+		{"within the round trips of slow start", 300 << 10, 500 * time.Millisecond, 0, 0, 0, 0, false},
+		{"stuck", 300 << 10, 2500 * time.Millisecond, 0, 0, 0, 0, true},
+		{"two frames lost", 300 << 10, 2500 * time.Millisecond, 0, 2, 0, 0, false},
+		{"two frames lost before", 300 << 10, 2500 * time.Millisecond, 2, 2, 0, 0, true},
+		{"a small buffer", 300 << 10, 2500 * time.Millisecond, 0, 0, 16 << 10, 0, false},
+		{"a fault meanwhile", 300 << 10, 2500 * time.Millisecond, 0, 0, 0, time.Second, false},
+		{"long after a fault", 300 << 10, 60 * time.Second, 0, 0, 0, time.Second, true},
 	} {
 		p := Plan{Net: NetPlan{MTU: 1500, Delay: 40 * time.Millisecond},
 			Hosts: []HostPlan{ours, ours}, Work: []WorkPlan{{Kind: Bulk, Client: 1}}}
@@ -35,9 +37,9 @@ func TestPace(t *testing.T) {
 		j := &job{w: &world{plan: p}, plan: p.Work[0]}
 		f := &flow{sent: tt.bytes, eof: true,
 			pace: pace{begun: true, over: tt.took, harmEnd: tt.losses}}
-		err := j.checkPace(&session{there: f, back: &flow{}})
+		err := j.checkPace(&session{there: f, back: &flow{}, harmed: tt.dial})
 		if slow := err != nil; slow != tt.slow {
-			t.Errorf("%s: %v, at most %v", tt.name, err, j.mostTime(f))
+			t.Errorf("%s: %v, at most %v", tt.name, err, j.mostTime(f, tt.losses-tt.dial))
 		}
 	}
 }

@@ -17,6 +17,7 @@ type task struct {
 	dice dice
 
 	dialled time.Duration // when it began to dial last, its own
+	harmed  uint64        // how many frames were lost or late before that
 
 	// Guarded by w.mu.
 	call  string        // under way
@@ -96,7 +97,7 @@ func (t *task) dial(from int, where func() netip.AddrPort) (net.Conn, error) {
 	for n := 0; n < dialTries; {
 		to := where()
 		t.calls(fmt.Sprintf("dial %v", to))
-		t.dialled = t.w.clock.now()
+		t.dialled, t.harmed = t.w.clock.now(), t.w.net.losses()
 		ctx, cancel := context.WithCancel(context.Background())
 		c, err := t.w.hosts[from].dial(ctx, to)
 		cancel()

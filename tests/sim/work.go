@@ -69,6 +69,7 @@ type session struct {
 	dialled, served bool // each written by one end, read when all have ended
 	born            time.Duration
 	begun           time.Duration // when the client began to dial, or as born
+	harmed          uint64        // how many frames of the network were lost or late before begun
 }
 
 // session returns the connection from a client's port. fresh says that it is a new one.
@@ -91,7 +92,8 @@ func (j *job) newSession(port int) *session {
 	at := uint64(j.port)<<16 | uint64(port)
 	now := j.w.clock.now()
 	return &session{port: port, there: &flow{pattern: pattern{j.w.table, at * 7919}},
-		back: &flow{pattern: pattern{j.w.table, at*104729 + 1}}, born: now, begun: now}
+		back: &flow{pattern: pattern{j.w.table, at*104729 + 1}}, born: now, begun: now,
+		harmed: j.w.net.losses()}
 }
 
 // servedSession returns the connection from a client's port to its server. The second one of a
@@ -108,7 +110,7 @@ func (j *job) servedSession(port int) *session {
 // dialled is the connection c, which t has dialled last.
 func (j *job) dialled(t *task, c net.Conn) *session {
 	s := j.session(c.LocalAddr().(*net.TCPAddr).Port, true)
-	s.dialled, s.begun = true, t.dialled
+	s.dialled, s.begun, s.harmed = true, t.dialled, t.harmed
 	return s
 }
 
