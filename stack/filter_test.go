@@ -118,11 +118,12 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestPeers: a stack spares its own addresses, whoever it has a connection with and whom a connected
-// UDP socket is for, and no other.
+// TestPeers: a stack spares its own addresses, whoever it has a connection with and whom a
+// connected UDP socket is for, and no other.
 func TestPeers(t *testing.T) {
 	near, far := wire.Pair()
-	us, other := openFiltered(t, near, "192.0.2.1/24", nil), openFiltered(t, far, "192.0.2.2/24", nil)
+	us := openFiltered(t, near, "192.0.2.1/24", nil)
+	other := openFiltered(t, far, "192.0.2.2/24", nil)
 	want := func(when string, want ...string) {
 		t.Helper()
 		got := map[string]bool{}

@@ -408,8 +408,8 @@ func (h *host) claimBlock(ctx context.Context) error {
 // manyFilters says how many filters of sockets' own Linux is known to free at once.
 const manyFilters = 1000
 
-// tellOfFilters tells the log once when n sockets of the kernel have filters of their own, and these
-// are many. mu is held, or nobody else knows h.
+// tellOfFilters tells the log once when n sockets of the kernel have filters of their own, and
+// these are many. mu is held, or nobody else knows h.
 func (h *host) tellOfFilters(n int) {
 	if n > manyFilters && !h.toldOfFilters {
 		h.toldOfFilters = true

@@ -44,7 +44,8 @@ func (p *Port) DropSources(all []packet.SourceDrop) (n int, err error) {
 			continue
 		}
 		if err := bpf.PutElement(p.trie, k[:], v[:]); err != nil {
-			errs = append(errs, fmt.Errorf("tell the XDP program of %s a source: %w", p.Name(), err))
+			err = fmt.Errorf("tell the XDP program of %s a source: %w", p.Name(), err)
+			errs = append(errs, err)
 			break
 		}
 		p.drops[k] = v

@@ -20,7 +20,7 @@ func TestPace(t *testing.T) {
 		fault  time.Duration
 		slow   bool
 	}{
-		{"within the round trips of slow start", 300 << 10, 500 * time.Millisecond, 0, 0, 0, 0, false},
+		{"as long as slow start", 300 << 10, 500 * time.Millisecond, 0, 0, 0, 0, false},
 		{"stuck", 300 << 10, 2500 * time.Millisecond, 0, 0, 0, 0, true},
 		{"two frames lost", 300 << 10, 2500 * time.Millisecond, 0, 2, 0, 0, false},
 		{"two frames lost before", 300 << 10, 2500 * time.Millisecond, 2, 2, 0, 0, true},

@@ -59,9 +59,9 @@ func NewFilters(d Device, c clock.Clock) *Filters {
 // Refused returns why sockets have filters of their own; nil if they share them.
 func (f *Filters) Refused() error { return f.refused }
 
-// Own returns how many sockets have a filter of their own now. The kernel frees all of these at once
-// when the process is killed. Sockets that another process has given, and whose filter has not been
-// renewed, count.
+// Own returns how many sockets have a filter of their own now. The kernel frees all of these at
+// once when the process is killed. Sockets that another process has given, and whose filter has not
+// been renewed, count.
 func (f *Filters) Own() int { return int(f.own.Load()) }
 
 // loadAll makes the programs that are shared.
