@@ -28,6 +28,7 @@ programs() {
 		linux-libc-dev rdma/mlx5-abi.h
 		libibverbs-dev infiniband/mlx5dv.h
 		iproute2 ip
+		ethtool ethtool
 		iputils-ping ping
 		bind9-dnsutils dig
 		dnsmasq-base dnsmasq
@@ -46,7 +47,6 @@ programs() {
 	[ "$1" != perf ] || cat <<-END
 		wrk wrk
 		dnsperf dnsperf
-		ethtool ethtool
 	END
 	[ "$1" != attacks ] || cat <<-END
 		iperf3 iperf3
