@@ -269,9 +269,16 @@ func netstackTCP(c *stack.Config, options ...tcpip.SettableTransportProtocolOpti
 func TestShutdownGivesUp(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})
 	s, _ := pair(t, server, client)
-	for n := 0; n == 0; { // on a busy machine the deadline may pass before Write begins
+	// Both buffers are full when two writes in a row take nothing; on a busy machine the deadline
+	// may pass before a Write begins, or before the peer's is full.
+	for written, full := 0, 0; full < 2; {
 		must(t, s.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-		n, _ = s.Write(make([]byte, 64<<20))
+		n, _ := s.Write(make([]byte, 64<<20))
+		if written += n; n > 0 || written == 0 {
+			full = 0
+		} else {
+			full++
+		}
 	}
 	must(t, s.Close())
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)

@@ -77,8 +77,8 @@ func TestHostAddressWithoutNetAdmin(t *testing.T) {
 	s := &script{t: t, dir: t.TempDir(), net: server}
 	run := func(args ...string) {
 		t.Helper()
-		argv := []string{need.Tool(t, "setpriv"), "--bounding-set=-net_admin",
-			"--inh-caps=-net_admin", self}
+		argv := []string{need.Tool(t, "setpriv"), "--bounding-set=-net_admin,-bpf,-sys_admin",
+			"--inh-caps=-net_admin,-bpf,-sys_admin", self}
 		if err := s.run(s.command(append(argv, args...))); err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ func (a *Assembler) JumpTo(op uint8, dst, src Register, value int32, to string) 
 const (
 	OpMove, OpMoveImmediate             = 0xbf, 0xb7
 	OpAdd, OpAddImmediate               = 0x0f, 0x07
-	OpAnd, OpAndImmediate               = 0x5f, 0x57
+	OpAndImmediate                      = 0x57
 	OpShiftLeftImmediate                = 0x67
 	OpShiftRightImmediate               = 0x77
 	OpToBigEndian                       = 0xdc // of as many bits as the value says

@@ -46,8 +46,6 @@ type Port struct {
 	macs    int // Config.Host: the interface's MAC
 	table   int // Config.Host: our ports
 	ports   map[portKey]int
-	trie    int // of sources
-	drops   map[sourceKey]sourceValue
 	bound   int    // queues with a socket
 	lacking error  // why not all of them; nil: they have
 	queues  int    // of the interface, as last seen
@@ -69,8 +67,7 @@ func Open(cfg Config) (*Port, error) {
 		return nil, err
 	}
 	p := &Port{cfg: cfg, asker: asker, at: ownNamespace(), program: -1, link: -1, sockets: -1,
-		macs: -1, table: -1, trie: -1, ports: map[portKey]int{},
-		drops: map[sourceKey]sourceValue{}}
+		macs: -1, table: -1, ports: map[portKey]int{}}
 	if p.Port, err = p.openSockets(); err != nil {
 		p.at.closeFile()
 		return nil, errors.Join(err, asker.closeSockets())
@@ -113,11 +110,7 @@ func (p *Port) makeObjects() (err error) {
 	if err != nil {
 		return err
 	}
-	if p.trie, err = newMap(unix.BPF_MAP_TYPE_LPM_TRIE, sourceKeyLen, sourceValueLen, maxSources,
-		unix.BPF_F_NO_PREALLOC, "sources"); err != nil {
-		return err
-	}
-	program := ownMACProgram([6]byte(p.MAC()), p.cfg.VLAN, p.trie, p.sockets)
+	program := ownMACProgram([6]byte(p.MAC()), p.cfg.VLAN, p.sockets)
 	if p.cfg.Host {
 		const most = 1 << 18 // keys of ports; memory is taken as they come
 		if p.macs, err = newMap(unix.BPF_MAP_TYPE_ARRAY, 4, 8, 1, 0, "mac"); err != nil {
@@ -130,8 +123,7 @@ func (p *Port) makeObjects() (err error) {
 		if err := p.putMAC(p.MAC()); err != nil {
 			return err
 		}
-		program = hostProgram(hostMaps{mac: p.macs, ports: p.table, sources: p.trie,
-			sockets: p.sockets})
+		program = hostProgram(hostMaps{mac: p.macs, ports: p.table, sockets: p.sockets})
 	}
 	if p.program, err = loadProgram(program); err != nil {
 		return err
@@ -566,7 +558,7 @@ func (p *Port) Close() error {
 			}
 			errs = append(errs, q.closeQueue())
 		}
-		closeAll(&p.program, &p.sockets, &p.macs, &p.table, &p.trie)
+		closeAll(&p.program, &p.sockets, &p.macs, &p.table)
 		p.at.closeFile()
 		errs = append(errs, p.asker.closeSockets())
 		p.ended = errors.Join(append(errs, p.Port.Close())...)
