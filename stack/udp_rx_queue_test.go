@@ -417,7 +417,7 @@ func TestReceiveSegments(t *testing.T) {
 	}
 }
 
-// TestDeliverSegments has the link deliver datagrams as one, with others, to a socket that joins
+// TestDeliverSegments makes the link deliver datagrams as one, with others, to a socket that joins
 // what it reads and to one that does not, or does not any more: both read what was sent.
 func TestDeliverSegments(t *testing.T) {
 	r := newDirectRig(t, false)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Record is what a first contact has seen of a card, for programs: what follows from the card and
+// Record holds what a first contact saw of a card, for programs: what follows from the card and
 // its kernel, without addresses that are its own.
 type Record struct {
 	Format int `json:"format"` // RecordFormat
@@ -18,10 +18,10 @@ type Record struct {
 	Checks       []CheckRecord     `json:"checks"`
 }
 
-// RecordFormat is the format that this program writes, and the only one that it reads.
+// RecordFormat numbers the format that this program writes, and the only one that it reads.
 const RecordFormat = 1
 
-// CheckRecord is one check of a Record.
+// CheckRecord describes one check of a Record.
 type CheckRecord struct {
 	Check string `json:"check"`
 	State State  `json:"state"`

@@ -22,7 +22,7 @@ const vouchedFor = dv.RxL3OK | dv.RxL4OK
 // maxDatagrams bounds the datagrams of a run: linux net/ipv4/udp_offload.c UDP_GRO_CNT_MAX.
 const maxDatagrams = 64
 
-// SegmentSink is a sink that can take datagrams of one flow as one.
+// SegmentSink takes datagrams of one flow as one.
 type SegmentSink interface {
 	DatagramSink
 	// Segments says whether the sink has use for that now. What it says of one batch holds for

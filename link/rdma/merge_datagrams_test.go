@@ -14,7 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
-// joiningSink is a sink that takes datagrams of one flow as one, and records what they carry.
+// joiningSink takes datagrams of one flow as one, and records what they carry.
 type joiningSink struct {
 	asks, refuse bool
 	sizes        []int    // datagrams of each delivery
@@ -292,7 +292,7 @@ func TestJoinDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// joiningHole is a sink that forgets what it takes.
+// joiningHole forgets what it takes.
 type joiningHole struct {
 	discardSink
 	joined int

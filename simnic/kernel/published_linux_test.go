@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// differsOnPurpose has each field in which the model's answer is not that of a published card, by
+// differsOnPurpose lists each field in which the model's answer is not that of a published card, by
 // firmware where only some differ, and why.
 func differsOnPurpose() map[string]string {
 	return map[string]string{
@@ -81,7 +81,7 @@ func TestPublishedDevices(t *testing.T) {
 	}
 }
 
-// ofFrames has the bits of device_cap_flags that concern raw packets or every transport: events
+// ofFrames holds the bits of device_cap_flags that concern raw packets or every transport: events
 // of the port, and checksums and rules. The others are of RDMA, which the model does not implement
 // (linux include/rdma/ib_verbs.h, ib_device_cap_flags).
 const ofFrames = 0x20 | 0x400 | 0x800 | 0x1000 | uint64(uverbs.DevCapRawIPCsum|

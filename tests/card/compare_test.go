@@ -71,7 +71,7 @@ func keysOf(a, b map[string]string) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// ownOf has the fields that differ from run to run: numbers of objects, addresses, indices, clocks
+// ownOf lists fields that differ from run to run: numbers of objects, addresses, indices, clocks
 // and what is computed of them.
 const ownOf = " wqe_index qpn lkey addr timestamp wqe_counter flow_tag rss_hash signature owner " +
 	"rx_drop_counter "

@@ -45,7 +45,7 @@ func (a answering) Start(recv func([]frame.Frame)) error {
 	})
 }
 
-// addresses is the list of the model's netdev.
+// addresses lists those of the model's netdev.
 type addresses struct{ macs []net.HardwareAddr }
 
 func (l *addresses) Add(mac net.HardwareAddr) error {

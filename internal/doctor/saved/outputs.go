@@ -9,10 +9,10 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor"
 )
 
-// eswitchFile has the mode of the e-switch.
+// eswitchFile names the file with the mode of the e-switch.
 const eswitchFile = "devlink-eswitch.txt"
 
-// output is what a program prints of a card.
+// output describes what a program prints of a card.
 type output struct {
 	name, file string
 	// argv returns the command, nil where there is nothing to ask about.

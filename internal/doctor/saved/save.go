@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/doctor/host"
 )
 
-// Machine is what Save reads.
+// Machine describes what Save reads.
 type Machine struct {
 	// Host is what the doctor looks at. Its Root is where files are read; "" is the machine's own.
 	Host host.Config
@@ -158,7 +158,7 @@ func (c *copier) link(at string) (target string, ok bool) {
 	return target, true
 }
 
-// maxLinks is how many links one path may lead through, as in Linux (MAXSYMLINKS).
+// maxLinks bounds how many links one path may lead through, as in Linux (MAXSYMLINKS).
 const maxLinks = 40
 
 // follow returns the path without links that a path leads to, and makes the links on the way. ok is

@@ -98,7 +98,7 @@ func TestSavedLooksAlike(t *testing.T) {
 	}
 }
 
-// secrets are what must not be in a directory that was saved, as they stand where they are planted.
+// secrets lists what no saved directory may have, as they stand where they are planted.
 func secrets() []string {
 	return []string{"b8:ce:f6:12:34:56", "b8-ce-f6-12-34-57", "B8CEF6123458", "b8cef6123459",
 		"b8ce:f603:0012:3456", "0xb8cef60300123456", "0xb8cef6123456", "192.0.2.77",
@@ -178,7 +178,7 @@ func TestSavedHasNoSecrets(t *testing.T) {
 	}
 }
 
-// TestLookAtPublished has the doctor look at what owners of cards have published.
+// TestLookAtPublished lets the doctor look at what owners of cards have published.
 func TestLookAtPublished(t *testing.T) {
 	said := map[string][]string{
 		"l2fwd-nv-6": {"note lspci -vv: a PCIe packet has at most 256 bytes, the card could do " +
@@ -214,7 +214,7 @@ func TestLookAtPublished(t *testing.T) {
 	}
 }
 
-// TestLookAtOutputs has the doctor look at outputs that tell of faults, and at others that do not.
+// TestLookAtOutputs lets the doctor look at outputs that tell of faults, and at others that do not.
 func TestLookAtOutputs(t *testing.T) {
 	for _, c := range []struct{ name, file, text, want string }{
 		{"damaged frames", "ethtool-S.txt", " rx_crc_errors_phy: 3\n",

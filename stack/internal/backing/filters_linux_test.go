@@ -243,7 +243,7 @@ func TestFreedInPortions(t *testing.T) {
 	}
 }
 
-// listenOnce has the kernel serve at the socket, and stops listening.
+// listenOnce makes the kernel serve at the socket, and stops listening.
 func listenOnce(s *Socket) error {
 	l, err := s.Listener(8)
 	if err != nil {

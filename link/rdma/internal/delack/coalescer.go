@@ -56,7 +56,7 @@ type Stats struct {
 	WaitingBytes uint64 // of what is held now
 }
 
-// Coalescer is a queueing discipline that delays pure ACKs, for use as gstack.NICOptions.QDisc.
+// Coalescer delays pure ACKs as a queueing discipline, for use as gstack.NICOptions.QDisc.
 // netstack acknowledges at once whatever comes in, so that a server sends two packets per request;
 // held for a moment, the ACK rides on the response.
 //
@@ -380,7 +380,7 @@ func (t *flowTable) all() iter.Seq[*flow] {
 // maxHeld says how many ACKs wait in one queue at most, among them those that are sent already.
 const maxHeld = 4096
 
-// never is later than any time.
+// never means later than any time.
 const never = time.Duration(math.MaxInt64)
 
 // heldQueue holds a ring of flows with an ACK that is held for the same time, the oldest first. The
