@@ -302,17 +302,17 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 			piece = whole
 		}
 		admitted := c.stack.memory.admitWrite(c, piece)
-		if admitted == 0 && src.left > 0 {
+		if admitted.bytes == 0 && src.left > 0 {
 			c.wr.park()
 			continue
 		}
 		unsent := *src
-		src.limit = admitted
+		src.limit = admitted.bytes
 		m, terr := c.ep.Write(src, tcpip.WriteOptions{})
 		*src = unsent // netstack may have read more than it has taken
 		src.skip(int(m))
 		n += m
-		c.stack.memory.unused(admitted - int(m))
+		c.stack.memory.finishWrite(admitted, int(m))
 		c.written.Add(uint64(m))
 		switch {
 		case terr != nil && !wouldBlock(terr):

@@ -96,7 +96,9 @@ type tcpMemory struct {
 
 	watching atomic.Bool  // connections are looked at
 	used     atomic.Int64 // bytes, as of the last look
-	charged  atomic.Int64 // bytes written since that look began
+	admitted atomic.Int64 // bytes of writes, ever: what netstack took and what it is yet to take
+	taken    atomic.Int64 // bytes of those that netstack took, ever
+	known    atomic.Int64 // of taken, when the last look began: used has what is left of them
 	level    atomic.Int32 // memoryLevel
 	held     atomic.Bool  // a write waits until the next look
 
@@ -190,18 +192,24 @@ func (m *tcpMemory) share(n int64) int64 {
 // mayGrow reports whether receive buffers may grow.
 func (m *tcpMemory) mayGrow() bool { return memoryLevel(m.level.Load()) == memoryFree }
 
+// admission is what tcpMemory lets a write give to netstack.
+type admission struct {
+	bytes   int
+	watched bool // tcpMemory counts them
+}
+
 // admitWrite returns how many of n bytes a connection may give to netstack now. With 0 it is to
-// wait until it is told that it may write.
-func (m *tcpMemory) admitWrite(c *TCPConn, n int) int {
+// wait until it is told that it may write; else it calls finishWrite once netstack has them.
+func (m *tcpMemory) admitWrite(c *TCPConn, n int) admission {
 	if !m.watching.Load() || n == 0 {
-		return n
+		return admission{n, false}
 	}
 	n = min(n, admittedWrite)
 	for try := range 2 {
-		if m.used.Load()+m.charged.Add(int64(n)) <= m.limit {
-			return n
+		if m.used.Load()+m.admitted.Add(int64(n))-m.known.Load() <= m.limit {
+			return admission{n, true}
 		}
-		m.charged.Add(-int64(n))
+		m.admitted.Add(-int64(n))
 		if try == 0 {
 			m.lookSoon()
 		}
@@ -209,19 +217,24 @@ func (m *tcpMemory) admitWrite(c *TCPConn, n int) int {
 	// As on Linux, every connection has a little.
 	if some := m.leastBuffer() - m.fields.unsentBy(c.ep); some > 0 {
 		n = min(n, some)
-		m.charged.Add(int64(n))
-		return n
+		m.admitted.Add(int64(n))
+		return admission{n, true}
+	}
+	m.held.Store(true)
+	if !m.watching.Load() { // the last look may not have seen it
+		return admission{n, false}
 	}
 	m.writesHeld.Add(1)
-	m.held.Store(true)
 	m.lookSoon()
-	return 0
+	return admission{}
 }
 
-// unused takes back what admitWrite admitted and netstack did not take.
-func (m *tcpMemory) unused(n int) {
-	if n != 0 && m.watching.Load() {
-		m.charged.Add(-int64(n))
+// finishWrite takes note that netstack took so many of the bytes admitted. The order counts what
+// a look sees meanwhile twice rather than never.
+func (m *tcpMemory) finishWrite(a admission, took int) {
+	if a.watched {
+		m.taken.Add(int64(took))
+		m.admitted.Add(int64(took - a.bytes))
 	}
 }
 
@@ -260,7 +273,7 @@ func (m *tcpMemory) leastBuffer() int {
 func (m *tcpMemory) look() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.closed && m.watching.Load() && m.charged.Load() == 0 && !m.held.Load() &&
+	if !m.closed && m.watching.Load() && m.admitted.Load() == m.known.Load() && !m.held.Load() &&
 		m.level.Load() == int32(memoryFree) && m.moved == m.countSegments() {
 		m.timer.Reset(m.pause(latestLook))
 		return
@@ -280,9 +293,10 @@ func (m *tcpMemory) lookLocked() {
 	}
 	begin := m.clock.Now()
 	m.moved = m.countSegments()
-	m.charged.Store(0) // what is written meanwhile counts twice rather than never
+	taken := m.taken.Load()
 	eps, used := m.measure()
 	m.used.Store(used)
+	m.known.Store(taken) // after used: what is written meanwhile counts twice rather than never
 	level := m.levelOf(used)
 	before := memoryLevel(m.level.Swap(int32(level)))
 	if (level == memoryFree) != (before == memoryFree) {
@@ -304,8 +318,10 @@ func (m *tcpMemory) lookLocked() {
 	m.looked = m.clock.Now()
 	m.cost = m.looked.Sub(begin)
 	if level == memoryFree && !m.held.Load() && !m.couldOverflow(int64(len(eps))) {
-		m.watching.Store(false)
-		return
+		if m.watching.Store(false); !m.held.Load() {
+			return
+		}
+		m.watching.Store(true) // a write came to wait meanwhile
 	}
 	next := latestLook
 	switch {

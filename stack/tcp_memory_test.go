@@ -261,13 +261,15 @@ func TestMaxMemoryOrphans(t *testing.T) {
 		}
 		cfg.TCP.ReceiveBuffer = stack.BufferRange{Default: 16 << 10, Max: 16 << 10}
 	})
+	var conns []*stack.TCPConn
 	for range 8 {
 		s, _ := pair(t, server, client)
-		go func() {
-			_ = s.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			_, _ = s.Write(make([]byte, limit/4))
-			_ = s.Close()
-		}()
+		conns = append(conns, s)
+		go func() { _, _ = s.Write(make([]byte, limit/4)) }() // Close ends it
+	}
+	eventually(t, "full memory", func() bool { return server.MemoryStats().Overflows > 0 })
+	for _, s := range conns {
+		must(t, s.Close())
 	}
 	eventually(t, "orphans reset", func() bool { return server.MemoryStats().OrphansReset > 0 })
 	eventually(t, "memory", func() bool { return server.MemoryStats().Used < limit })
