@@ -3,6 +3,7 @@ package stack_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -20,7 +21,8 @@ import (
 )
 
 // openFiltered opens a stack with a filter, nil for none, on a software NIC.
-func openFiltered(t *testing.T, w wire.Wire, address string, f *stack.Filter) *stack.Stack {
+func openFiltered(t *testing.T, w wire.Wire, address string, f *stack.Filter,
+	change ...func(*stack.Config)) *stack.Stack {
 	t.Helper()
 	nic, err := simnic.New(simnic.Config{})
 	if err == nil {
@@ -30,12 +32,16 @@ func openFiltered(t *testing.T, w wire.Wire, address string, f *stack.Filter) *s
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nic.Close() })
-	st, err := stack.Open(t.Context(), stack.Config{
+	cfg := stack.Config{
 		NIC: dv.NIC{Model: dv.Model{Kernel: kernel.Opener(nic),
 			Facts: dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()}}},
 		Addresses:  []netip.Prefix{netip.MustParsePrefix(address)},
 		Addressing: stack.AddressOptions{DuplicateDetection: -1}, Filter: f,
-	})
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	st, err := stack.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,6 +164,99 @@ func TestFilterCapture(t *testing.T) {
 		if n := strings.Count(out.String(), want); n < least {
 			t.Errorf("%d frames with the comment %q, want %d", n, want, least)
 		}
+	}
+}
+
+// TestPolicyDropsSent: behind a policy that drops all that is sent a stack finds its addresses
+// free, follows groups, serves and refuses connections; of what it sends by itself the policy drops
+// errors of ICMP alone.
+func TestPolicyDropsSent(t *testing.T) {
+	f, err := stack.NewFilter(`chain output { policy drop; }`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := wire.Pair()
+	six := func(cfg *stack.Config, address string) {
+		cfg.Addresses = append(cfg.Addresses, netip.MustParsePrefix(address))
+	}
+	us := openFiltered(t, near, "192.0.2.1/24", f, func(cfg *stack.Config) {
+		six(cfg, "2001:db8::1/64")
+		cfg.Addressing.DuplicateDetection = 100 * time.Millisecond
+	})
+	other := openFiltered(t, far, "192.0.2.2/24", nil, func(cfg *stack.Config) {
+		six(cfg, "2001:db8::2/64")
+	})
+	out := &firstWrite{began: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- us.Capture(ctx, out, capture.Options{}, 0) }()
+	<-out.began
+	sent := func(what string, want uint64) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); us.LinkStats().TxFiltered < want &&
+			time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if n := us.LinkStats().TxFiltered; n != want {
+			t.Errorf("%s: %d sent packets were dropped, want %d", what, n, want)
+		}
+	}
+	sent("addresses", 0)
+	ln, err := us.Listen("tcp", ":7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, to := range []string{"192.0.2.1", "2001:db8::1"} {
+		to := netip.MustParseAddr(to)
+		c, err := other.Dial("tcp", netip.AddrPortFrom(to, 7).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted, err := ln.Accept()
+		if err == nil {
+			_, err = accepted.Write([]byte("hello"))
+		}
+		if err == nil {
+			_, err = io.ReadFull(c, make([]byte, 5))
+		}
+		if err == nil {
+			err = errors.Join(accepted.Close(), c.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = other.Dial("tcp", netip.AddrPortFrom(to, 8).String())
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("a closed port of %s: %v", to, err)
+		}
+	}
+	for _, group := range []string{"239.1.2.3", "ff0e::77"} {
+		g, err := us.ListenMulticastUDP("udp", nil, &net.UDPAddr{IP: net.ParseIP(group), Port: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Close()
+	}
+	sent("connections, resets and groups", 0)
+	for i, to := range []string{"192.0.2.1:99", "[2001:db8::1]:99"} {
+		c, err := other.Dial("udp", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		sent("port unreachable", uint64(i+1))
+		c.Close()
+	}
+	stop()
+	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	const dropped = "the policy of the filter's chain output drops it"
+	if n := strings.Count(out.String(), dropped); n != 2 {
+		t.Errorf("a capture has %d frames that the policy drops, want 2:\n%q", n, out.String())
 	}
 }
 

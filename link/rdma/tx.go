@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -143,7 +144,7 @@ func (s *sender) reclaim() bool {
 // send posts one packet, or has it wait for room: a TCP segment in the backlog, any other here.
 func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Duration) tcpip.Error {
 	hdr.LabelFlow(p.Frame, s.label)
-	if why := s.filtered(p.Frame); why != "" {
+	if why := s.filteredPacket(pkt, p.Frame); why != "" {
 		s.captureRefused(pkt, why)
 		if p.Proto == hdr.ProtoUDP {
 			return &tcpip.ErrNotPermitted{} // EPERM, as of Linux's sendto
@@ -169,6 +170,17 @@ func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Dur
 		err = s.awaitRoom(pkt, k, maxWait)
 	}
 	return s.refuse(pkt, err)
+}
+
+// filteredPacket says why the filter drops a packet of netstack's whose headers are in frame. What
+// has no transport header there begins with it in its data: messages of NDP and MLD, first
+// fragments, and what raw sockets send.
+func (s *sender) filteredPacket(pkt *gstack.PacketBuffer, frame []byte) string {
+	const judged = 20 // bytes of these headers: ports and flags of TCP, types of ICMP
+	if s.filter != nil && len(pkt.TransportHeader().Slice()) == 0 {
+		frame = append(slices.Clip(frame), pkt.Data().AsRange().Capped(judged).ToSlice()...)
+	}
+	return s.filtered(frame)
 }
 
 // filtered says why the filter drops a packet, and counts it; "": it does not. frame begins with
