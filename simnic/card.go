@@ -110,6 +110,7 @@ func connectX5Caps() Caps {
 func connectX4LxCaps() Caps {
 	c := connectX5Caps()
 	c.MinInline = InlineL2
+	c.Pacing = PacingCap{MinKbps: 1, MaxKbps: 50_000_000, Rates: 127}
 	c.EnhancedMPW = false
 	c.MiniFormats = 1<<MiniHash | 1<<MiniChecksum
 	return c
@@ -163,8 +164,18 @@ type Caps struct {
 	MultiPathFlows bool // DontTrap rules
 	LogMaxFlows    int  // rules of all tables together
 	CQModeration   bool
+	Pacing         PacingCap
 	FrequencyKHz   uint32 // of the free-running clock of time stamps
 	Timestamps     TimestampCap
+}
+
+// PacingCap says what rates the device keeps send queues to. The range is published of a port of
+// 100 Gbit/s (github.com/openucx/ucx/issues/10430); that a ConnectX-4 Lx takes no burst size, and
+// the number of rates of all cards, are the model's choice.
+type PacingCap struct {
+	MinKbps, MaxKbps uint32 // kbit/s; 0: no pacing
+	Rates            int    // different ones at a time, without that of no limit
+	Burst            bool   // a burst and a typical packet size can be set
 }
 
 // DefaultCaps returns those of a ConnectX-6 Dx.
@@ -200,6 +211,7 @@ func DefaultCaps() Caps {
 		MultiPathFlows: true,
 		LogMaxFlows:    16,
 		CQModeration:   true,
+		Pacing:         PacingCap{MinKbps: 1, MaxKbps: 100_000_000, Rates: 127, Burst: true},
 		FrequencyKHz:   1000000,
 		Timestamps:     StampsFreeRunning,
 	}

@@ -162,6 +162,7 @@ func (sq *SQ) emitPacket(b []byte, n int, e *eth) {
 		clear(b[frame.VLANTag+n : max(frame.VLANTag+n, frame.MinFrame+frame.VLANTag)])
 		f.Data = f.Data[:frame.MinFrame]
 	}
+	sq.rate.Sent(len(f.Data))
 	sq.burst.frames = append(sq.burst.frames, f)
 	sq.burst.used += max(n+frame.VLANTag, frame.MinFrame+frame.VLANTag)
 }
@@ -259,6 +260,7 @@ func (sq *SQ) emitSegments(w *wqe, e *eth, s *frame.Segmenter, n int) fault {
 			clear(b[len(fr.Data):frame.MinFrame])
 			fr.Data = b[:frame.MinFrame]
 		}
+		sq.rate.Sent(g.Len + max(1, (g.Len+e.mss-1)/e.mss)*len(e.header))
 		sq.burst.frames = append(sq.burst.frames, fr)
 		sq.burst.used += pad
 	}

@@ -3,6 +3,10 @@ package simnic
 import (
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/internal/pacing"
 )
 
 // SQAttr describes a send queue.
@@ -33,6 +37,9 @@ type SQAttr struct {
 //	 +-----------------+---------------------------------------+
 //	      Modify: counters return to the start
 //
+// In RDY, WQEs wait while the rate of LimitRate allows no frame. All frames of a WQE leave at once;
+// a card spaces those of a long one. A timer executes what waits.
+//
 // ERR with stopped set flushes nothing: the CQ failed, or more is posted than the ring holds. Only
 // RST clears it.
 type SQ struct {
@@ -48,7 +55,10 @@ type SQ struct {
 	failed  bool   // an error was reported since reset
 	stopped bool   // nothing is executed or flushed until reset
 	burst   *burst
-	waited  atomic.Bool // a frame of the burst had to wait; the receiving side sets it
+	rate    pacing.Schedule // of StateReady
+	paced   bool            // WQEs wait for rate
+	due     clock.Timer     // of their time; nil until the first wait
+	waited  atomic.Bool     // a frame of the burst had to wait; the receiving side sets it
 }
 
 // frameOrigin identifies the frames of the queue.
@@ -107,6 +117,9 @@ func (sq *SQ) Modify(cur, next State) error {
 	if next == StateReset {
 		sq.attr.CQ.ReleaseHeld()
 	}
+	if next != StateReady {
+		sq.endPacing()
+	}
 	if next == StateReset || sq.state == StateReset {
 		sq.hwCI, sq.failed, sq.stopped = sq.attr.StartIndex, false, false
 		sq.db.resetDoorbell(next != StateReset, sq.hwCI)
@@ -118,6 +131,62 @@ func (sq *SQ) Modify(cur, next State) error {
 	return nil
 }
 
+// LimitRate makes the queue send bitsPerSecond at most, counted in bytes of frames without FCS, and
+// burst bytes at once after a pause; 0 is no limit. The limit ends when the queue leaves
+// StateReady. The device's range and number of rates are for the caller to check.
+func (sq *SQ) LimitRate(bitsPerSecond uint64, burst int) error {
+	sq.mu.Lock()
+	defer sq.mu.Unlock()
+	if sq.state != StateReady {
+		return statusErrorf(StatusBadParam, "rate of send queue %#x, which is not ready",
+			sq.number)
+	}
+	sq.endPacing()
+	sq.rate = pacing.NewSchedule(bitsPerSecond, burst)
+	if sq.runPosted() {
+		sq.startSender()
+	}
+	return nil
+}
+
+// endPacing takes the limit away.
+func (sq *SQ) endPacing() {
+	sq.rate, sq.paced = pacing.Schedule{}, false
+	if sq.due != nil {
+		sq.due.Stop()
+	}
+}
+
+// waitsForRate reports whether the rate allows no frame at now, after NIC.start. It then sets the
+// timer.
+func (sq *SQ) waitsForRate(now time.Duration) bool {
+	d := sq.rate.Wait(now)
+	if sq.paced = d > 0 && sq.state == StateReady; !sq.paced {
+		return false
+	}
+	if sq.due == nil {
+		n := sq.nic
+		sq.due = n.clock.AfterFunc(d, func() { n.background.runBeside(sq.resumePaced) })
+	} else {
+		sq.due.Reset(d)
+	}
+	return true
+}
+
+// resumePaced executes what the rate allows by now.
+func (sq *SQ) resumePaced() {
+	sq.mu.Lock()
+	defer sq.mu.Unlock()
+	if !sq.paced {
+		return
+	}
+	sq.rate.Resume(sq.nic.sinceStart())
+	if sq.runPosted() {
+		sq.startSender()
+		sq.db.wakeUp() // it may run, and wait for a doorbell
+	}
+}
+
 // Destroy removes the queue without executing the remaining WQEs. It waits for those in execution,
 // as Modify does: up to 100 ms if a receiver has no buffers.
 func (sq *SQ) Destroy() error {
@@ -126,6 +195,7 @@ func (sq *SQ) Destroy() error {
 	}
 	sq.mu.Lock()
 	sq.state = StateReset
+	sq.endPacing()
 	sq.mu.Unlock()
 	sq.db.endSender()
 	sq.attr.CQ.detachQueue(sq)

@@ -2,6 +2,7 @@ package simnic
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
@@ -117,11 +118,16 @@ func (sq *SQ) runPosted() (waited bool) {
 	if sq.state == StateReady {
 		pi = sq.announced()
 	}
-	sq.prepareBurst()
 	if sq.waited.Load() { // of the run before
 		sq.waited.Store(false)
 	}
-	for sq.hwCI != pi && !sq.stopped && !sq.waited.Load() {
+	now := sq.nic.sinceStart()
+	sq.prepareBurst(now)
+	if !sq.paced {
+		sq.rate.Begin(now)
+	}
+	sq.paced = false
+	for sq.hwCI != pi && !sq.stopped && !sq.waited.Load() && !sq.waitsForRate(now) {
 		sq.stepWQE(pi - sq.hwCI)
 	}
 	sq.handOn()
@@ -135,8 +141,8 @@ func (sq *SQ) isHeld() bool {
 	return h != nil && h.Hold != nil && sq.state == StateReady && sq.attr.TD != 0 && h.Hold(sq)
 }
 
-// prepareBurst prepares the burst; the first call allocates it.
-func (sq *SQ) prepareBurst() {
+// prepareBurst prepares the burst of a run at now, after NIC.start; the first call allocates it.
+func (sq *SQ) prepareBurst(now time.Duration) {
 	if sq.burst == nil {
 		sq.burst = &burst{
 			arena:  make([]byte, arenaSize),
@@ -144,7 +150,7 @@ func (sq *SQ) prepareBurst() {
 			done:   make([]completion, 0, maxBurst),
 		}
 	}
-	sq.burst.now = sq.nic.stampAt(sq.attr.Timestamps, sq.nic.sinceStart())
+	sq.burst.now = sq.nic.stampAt(sq.attr.Timestamps, now)
 }
 
 // stepWQE takes the WQE at hwCI, of which at most avail blocks are posted.

@@ -52,6 +52,7 @@ var layers = map[string]layer{
 	"clock":             {},
 	"clock/clocktest":   {module: []string{"clock"}},
 	"internal/random":   {},
+	"internal/pacing":   {},
 	"internal/memlimit": {},
 	"internal/netclock": {module: []string{"clock"}, others: []string{gvisor}},
 
@@ -79,7 +80,7 @@ var layers = map[string]layer{
 	},
 	"simnic": {
 		module: []string{"simnic/wire", "simnic/frame", "dv/mlx5", "internal/mmio",
-			"clock"},
+			"internal/pacing", "clock"},
 		tests: []string{"simnic/kernel", "tests/lib/simtest"},
 	},
 	"simnic/wire": {

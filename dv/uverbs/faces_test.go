@@ -112,7 +112,8 @@ func TestTalkWithSoftwareNIC(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		card.Caps.DelayDrop = false // package pcie does not have it
+		// package pcie does not have these
+		card.Caps.DelayDrop, card.Caps.Pacing = false, simnic.PacingCap{}
 		nic, err := simnic.New(simnic.Config{Seed: 1, Card: m.card, Caps: card.Caps,
 			RealTimeClock: card.RealTimeOption})
 		if err != nil {

@@ -178,7 +178,7 @@ func (d *driverCaps) fillCaps(n *node) {
 	d.writePart(16, raw, uverbs.Mlx5RSSCaps{RxHashFunction: uverbs.Mlx5HashToeplitz,
 		RxHashFieldsMask: supportedHash | uverbs.HashInner})
 	d.writePart(32, true, compressionCaps(caps))
-	d.writePart(40, raw, uverbs.Mlx5PacketPacingCaps{})
+	d.writePart(40, raw, pacingCaps(caps))
 	d.writePart(56, raw, sendCaps(caps))
 	d.writePart(60, true, uint32(scatterToDCT))
 	d.writePart(64, true, uverbs.Mlx5SWParsingCaps{})
@@ -216,6 +216,18 @@ func sendCaps(caps simnic.Caps) (flags uint32) {
 		flags |= uverbs.Mlx5SupportEMPW
 	}
 	return flags
+}
+
+func pacingCaps(caps simnic.Caps) (p uverbs.Mlx5PacketPacingCaps) {
+	if caps.Pacing.MaxKbps == 0 {
+		return p
+	}
+	p = uverbs.Mlx5PacketPacingCaps{QPRateLimitMin: caps.Pacing.MinKbps,
+		QPRateLimitMax: caps.Pacing.MaxKbps, SupportedQPTs: uverbs.RawPacketBit}
+	if caps.Pacing.Burst {
+		p.CapFlags = uverbs.Mlx5PacketPacingBurst
+	}
+	return p
 }
 
 func stridingCaps(caps simnic.Caps) (s uverbs.Mlx5StridingRQCaps) {

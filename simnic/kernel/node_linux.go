@@ -22,6 +22,7 @@ type Linux struct {
 
 	populates bool
 	refused   atomic.Int64
+	rates     rateTable
 
 	methods map[methodKey]*method
 	writes  map[uint32]writeCommand

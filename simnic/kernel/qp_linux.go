@@ -43,6 +43,7 @@ type qp struct {
 
 	// Changed by MODIFY_QP and QUERY_QP, under the node's lock.
 	state          uint8        // of the verbs queue pair
+	rate           rate         // of the send queue
 	sqSeen, rqSeen simnic.State // states of the hardware's queues as the driver recorded them
 }
 
@@ -544,10 +545,14 @@ func (c *call) modifyQP(req uverbs.ExModifyQPReq) unix.Errno {
 	if !stepAllowed(from, to, b.AttrMask) {
 		return unix.EINVAL
 	}
-	if has(uverbs.QPAttrRateLimit) && (req.RateLimit != 0 || drv.BurstInfo.MaxBurstSz != 0) {
-		return unix.EOPNOTSUPP // the model paces nothing
+	if !has(uverbs.QPAttrRateLimit) {
+		return q.stepQueues(from, to)
 	}
-	return q.stepQueues(from, to)
+	r, errno := rateOf(req.RateLimit, drv.BurstInfo, c.node.nic.Caps().Pacing)
+	if errno != 0 {
+		return errno
+	}
+	return q.stepLimited(from, to, r)
 }
 
 // modifyDriver reads the driver's part, which is optional.
@@ -615,6 +620,9 @@ func (q *qp) moveQueues(rq, sq simnic.State, receive bool) unix.Errno {
 			return errnoOf(err)
 		}
 		q.sqSeen = sq
+		if sq != simnic.StateReady {
+			q.dropRate()
+		}
 	}
 	return 0
 }

@@ -112,7 +112,7 @@ func TestQueuePairRecovery(t *testing.T) {
 	rate := write{cmd: uverbs.ExCmdModifyQP, out: 8, uhwOut: -1,
 		core: bytesOf(uverbs.ExModifyQPReq{Base: uverbs.ModifyQPReq{QPHandle: o.qp,
 			AttrMask: 0x2000001, QPState: 3}, RateLimit: 1000})}
-	if errno := r.do(&rate); errno != unix.EOPNOTSUPP {
+	if errno := r.do(&rate); errno != 0 {
 		t.Errorf("a rate: %v", errno)
 	}
 	rate.core[112], rate.core[113] = 0, 0
