@@ -72,7 +72,7 @@ func TestHintTables(t *testing.T) {
 	names := map[string]bool{}
 	for _, o := range []*op{opOpenNode, opProbe, opGetContext, opAsyncEvents, opReadEvent,
 		opQueryDevice, opQueryPort, opMapUAR, opAllocPD, opRegMR,
-		opCreateChannel, opCreateCQ, opModifyCQ, opCreateQP, opCreateRSSQP, opModifyQP,
+		opCreateChannel, opCreateCQ, opModifyCQ, opCreateQP, opCreateRSSQP, opModifyQP, opPaceQP,
 		opQueryQP, opCreateWQ, opModifyWQ,
 		opCreateIndTable, opCreateFlow, opCreateMatcher, opCreateMiss, opCreateCounters} {
 		names[o.name] = true

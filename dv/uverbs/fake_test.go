@@ -83,6 +83,7 @@ var fakeNames = map[string]string{
 	"0/0/17": "CREATE_COMP_CHANNEL", "0/0/20": "DESTROY_CQ", "0/0/25": "QUERY_QP",
 	"0/0/26": "MODIFY_QP", "0/0/27": "DESTROY_QP",
 	"0/0/2147483649": "QUERY_DEVICE", "0/0/2147483666": "CREATE_CQ", "0/0/2147483672": "CREATE_QP",
+	"0/0/2147483674": "EX_MODIFY_QP",
 	"0/0/2147483698": "CREATE_FLOW", "0/0/2147483699": "DESTROY_FLOW",
 	"0/0/2147483700": "CREATE_WQ", "0/0/2147483701": "MODIFY_WQ",
 	"0/0/2147483702": "DESTROY_WQ", "0/0/2147483703": "CREATE_RWQ_IND_TBL",
@@ -209,7 +210,7 @@ func (k *fakeKernel) answer(c *call, buf []byte) error {
 		p64(c.out[1][8:], 1111)
 	case "QUERY_QP":
 		core[108], core[109], core[116] = 3, 3, 1
-	case "MODIFY_QP", "MODIFY_WQ", "MODIFY_CQ":
+	case "MODIFY_QP", "EX_MODIFY_QP", "MODIFY_WQ", "MODIFY_CQ":
 	default:
 		return k.destroy(c)
 	}

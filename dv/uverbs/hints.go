@@ -183,6 +183,13 @@ var opHints = map[string]map[unix.Errno]string{
 		unix.EOPNOTSUPP: "RoCE is off and this is not a raw packet queue: a bug",
 		unix.ENOSYS:     "an RSS queue pair has no states: a bug",
 	},
+	"EX_MODIFY_QP": {
+		unix.EINVAL: "the rate is outside of what the device can (rdma-netstack devices " +
+			"--verbose), or it takes no burst size",
+		unix.ENOSPC: "all entries of the device's table hold other rates, of all its users " +
+			"together: use fewer different rates",
+		unix.EOPNOTSUPP: "the device or its firmware cannot pace send queues",
+	},
 	"QUERY_QP": {
 		unix.ENOSYS: "an RSS queue pair has no states: a bug",
 	},

@@ -85,6 +85,7 @@ var (
 	opCreateQP       = &op{"CREATE_QP", "create", ExCmdCreateQP}
 	opCreateRSSQP    = &op{"CREATE_RSS_QP", "create", ExCmdCreateQP}
 	opModifyQP       = &op{"MODIFY_QP", "modify", CmdModifyQP}
+	opPaceQP         = &op{"EX_MODIFY_QP", "limit", ExCmdModifyQP}
 	opQueryQP        = &op{"QUERY_QP", "query", CmdQueryQP}
 	opDestroyQP      = &op{"DESTROY_QP", "destroy", CmdDestroyQP}
 	opCreateWQ       = &op{"CREATE_WQ", "create", ExCmdCreateWQ}

@@ -118,6 +118,37 @@ func (qp *QP) checkTransition(noun string, to QPState, mask uint32) error {
 	return nil
 }
 
+// Pacing limits the rate at which the device sends the frames of a send queue.
+type Pacing struct {
+	Kbps          uint32 // rate in kbit/s, DeviceCaps.PacingMinKbps to PacingMaxKbps; 0: no limit
+	MaxBurst      uint32 // bytes sent back to back; 0: the device's choice
+	TypicalPacket uint16 // bytes of most packets, for the device's precision; 0: unknown
+}
+
+// Pace limits the rate of a queue pair in RTS. ToReady after a reset starts without a limit.
+// Errors: EOPNOTSUPP if the device cannot, EINVAL outside of its range, or for a burst or packet
+// size with a rate of 0 or without DeviceCaps.PacingBurst; ENOSPC if all entries of the device's
+// table hold other rates. The rate before then stays.
+func (qp *QP) Pace(p Pacing) error {
+	qp.c.mu.Lock()
+	defer qp.c.mu.Unlock()
+	noun := fmt.Sprintf("%s to %d kbit/s", qp.noun, p.Kbps)
+	switch {
+	case qp.gone || qp.c.kernel == nil:
+		return qp.checkUsable()
+	case qp.state != QPRTS:
+		return refuseArgs(opPaceQP, noun, "only a queue that sends takes a rate")
+	}
+	w := write{op: opPaceQP, noun: noun, uses: []*object{&qp.object}, out: &ExModifyQPResp{},
+		in: ExModifyQPReq{Base: ModifyQPReq{QPHandle: qp.handle, AttrMask: QPAttrRateLimit},
+			RateLimit: p.Kbps}}
+	if p.MaxBurst != 0 || p.TypicalPacket != 0 {
+		w.uhwIn = Mlx5ModifyQPReq{BurstInfo: Mlx5BurstInfo{MaxBurstSz: p.MaxBurst,
+			TypicalPktSz: p.TypicalPacket}}
+	}
+	return qp.c.writeLocked(w)
+}
+
 // Query queries the state. It also makes the kernel read the state of the hardware's send queue,
 // which the next Modify presents to the firmware.
 func (qp *QP) Query() (QPInfo, error) {

@@ -3,8 +3,11 @@ package uverbs
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/mmio"
 )
@@ -125,6 +128,36 @@ func TestVectorModifyQP(t *testing.T) {
 		vec(t,
 			`03000000 21000000 00000000 00000000 00000000 00000000 00000000 00000000 01000000 00000000 01000000 00000000`)...)
 	same(t, "core", k.last("MODIFY_QP").in[0], want)
+}
+
+// The rate, and the driver's part only with a burst or a typical packet size: linux
+// include/uapi/rdma/ib_user_verbs.h, ib_uverbs_ex_modify_qp; mlx5-abi.h, mlx5_ib_modify_qp.
+func TestVectorPace(t *testing.T) {
+	k, c := openFake(t, Options{})
+	qp := &QP{object: object{c: c, handle: 3}, Reg: c.uars[0], state: QPRTS}
+	want := append(make([]byte, 64), vec(t, `
+		03000000 00000002 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000
+		00000000 00000000 40420f00 00000000`)...)
+	if err := qp.Pace(Pacing{Kbps: 1_000_000}); err != nil {
+		t.Fatal(err)
+	}
+	call := k.last("EX_MODIFY_QP")
+	same(t, "core", call.in[0], want)
+	if drv, ok := call.in[0x1000]; ok {
+		t.Errorf("driver part % x without a burst", drv)
+	}
+	if err := qp.Pace(Pacing{Kbps: 1_000_000, MaxBurst: 65536, TypicalPacket: 1514}); err != nil {
+		t.Fatal(err)
+	}
+	call = k.last("EX_MODIFY_QP")
+	same(t, "core", call.in[0], want)
+	same(t, "driver part", call.in[0x1000], vec(t, `00000000 00000100 ea050000 00000000`))
+	for _, s := range []QPState{QPReset, QPInit, QPRTR, QPErr} {
+		qp.state = s
+		if err := qp.Pace(Pacing{Kbps: 1}); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("a rate in %v: %v", s, err)
+		}
+	}
 }
 
 func TestVectorCreateWQ(t *testing.T) {
