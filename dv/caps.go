@@ -39,6 +39,16 @@ type Caps struct {
 	StridingRQ bool
 	// MultiPacketSend: the device takes several frames per send descriptor.
 	MultiPacketSend bool
+	// Pacing says which rates Device.LimitTxRate can keep send queues to.
+	Pacing PacingCaps
+}
+
+// PacingCaps says which rates the device can keep a send queue to, in kbit/s; MaxKbps is 0 if it
+// can keep none. It has a table of them, of often 128 entries, that all users of the device share:
+// queues of equal rates take one.
+type PacingCaps struct {
+	MinKbps, MaxKbps uint32
+	Burst            bool // TxRate.Burst and TypicalPacket can be set
 }
 
 // capsOf picks what concerns us out of what the kernel told.
@@ -57,6 +67,7 @@ func capsOf(c *uverbs.DeviceCaps, p *plan) Caps {
 		CQECompression:  c.CQECompression != 0,
 		StridingRQ:      c.Striding,
 		MultiPacketSend: c.EnhancedMPW && minInline(c) == 0,
+		Pacing:          PacingCaps{c.PacingMinKbps, c.PacingMaxKbps, c.PacingBurst},
 	}
 }
 

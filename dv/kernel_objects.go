@@ -2,6 +2,8 @@ package dv
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"math/bits"
 	"sync/atomic"
 
@@ -169,6 +171,7 @@ type txKernelObjects struct {
 	qp *uverbs.QP
 
 	generation atomic.Uint32 // how often it was made
+	rate       TxRate        // in force; guarded by q's lock
 
 	ring, rec, cqMem, cqRec *mmio.Region
 }
@@ -198,7 +201,88 @@ func (p *txKernelObjects) createAndStart() (err error) {
 	}
 	q.sqn, q.page, q.register = p.qp.SQN, p.qp.Reg, p.qp.RegOffset
 	q.blueFlame = blueFlame{size: uint32(p.qp.BlueFlameSize)}
-	return p.qp.ToReady(d.port)
+	if err = p.qp.ToReady(d.port); err == nil {
+		p.restoreRate()
+	}
+	return err
+}
+
+// restoreRate limits a queue pair made anew as the one before. If others took its entry of the
+// device's table meanwhile, the queue sends without limit.
+func (p *txKernelObjects) restoreRate() {
+	if p.rate.BitsPerSecond == 0 {
+		return
+	}
+	if err := p.qp.Pace(p.rate.pacing()); err != nil {
+		p.d.log.Warn("send queue goes on without its rate", "queue", p.q.index,
+			"bits_per_second", p.rate.BitsPerSecond, "error", err)
+		p.setRate(TxRate{})
+	}
+}
+
+// setRate notes the rate in force.
+func (p *txKernelObjects) setRate(r TxRate) {
+	p.rate = r
+	p.q.slowest = p.q.timeAtRate(r)
+}
+
+// TxRate limits what a send queue sends.
+type TxRate struct {
+	BitsPerSecond uint64 // of frames; rounded down to 1 kbit/s. 0: no limit
+	Burst         int    // bytes sent back to back; 0: the device's choice
+	TypicalPacket int    // bytes of most frames, for the device's precision; 0: unknown
+}
+
+// pacing returns r in the kernel's units.
+func (r TxRate) pacing() uverbs.Pacing {
+	return uverbs.Pacing{Kbps: uint32(r.BitsPerSecond / 1000), MaxBurst: uint32(r.Burst),
+		TypicalPacket: uint16(r.TypicalPacket)}
+}
+
+// LimitTxRate makes the NIC keep send queue i to a rate. What is posted stays in order, and waits
+// in the ring: Free tells how much has left. A queue that is reset keeps its rate, or a line in the
+// log says that it could not, and TxRate returns 0. Errors wrap errors.ErrUnsupported if the device
+// paces nothing, and unix.EINVAL outside of Caps.Pacing, unix.ENOSPC if the device's table has no
+// room for one more rate; the rate before then stays. Call it without the queue's lock.
+func (d *Device) LimitTxRate(i int, r TxRate) error {
+	limits := d.caps.Pacing
+	kbps := r.BitsPerSecond / 1000
+	switch {
+	case limits.MaxKbps == 0 && r != TxRate{}:
+		return fmt.Errorf("device %s cannot pace send queues: %w", d.Name(), errors.ErrUnsupported)
+	case kbps == 0 && r != TxRate{}, kbps != 0 && kbps < uint64(limits.MinKbps),
+		kbps > uint64(limits.MaxKbps):
+		return fmt.Errorf("%d bit/s is outside of %d to %d kbit/s: %w", r.BitsPerSecond,
+			limits.MinKbps, limits.MaxKbps, unix.EINVAL)
+	case r.Burst < 0 || r.Burst > math.MaxUint32, r.TypicalPacket < 0,
+		r.TypicalPacket > math.MaxUint16, !limits.Burst && (r.Burst|r.TypicalPacket) != 0:
+		return fmt.Errorf("burst of %d bytes, packets of %d: %w", r.Burst, r.TypicalPacket,
+			unix.EINVAL)
+	}
+	p := d.txObjects[i]
+	p.q.Lock()
+	defer p.q.Unlock()
+	if err := d.Err(); err != nil {
+		return err
+	}
+	if r == p.rate {
+		return nil
+	}
+	if p.qp != nil { // a queue being reset takes it when it starts
+		if err := p.qp.Pace(r.pacing()); err != nil {
+			return err
+		}
+	}
+	p.setRate(r)
+	return nil
+}
+
+// TxRate returns the rate of send queue i.
+func (d *Device) TxRate(i int) TxRate {
+	p := d.txObjects[i]
+	p.q.Lock()
+	defer p.q.Unlock()
+	return p.rate
 }
 
 // stopAndDestroy destroys them. It asks for the state first: the kernel resets the send queue from

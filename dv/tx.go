@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv/mlx5"
@@ -66,6 +67,7 @@ type TxQueue struct {
 	done           uint64               // packets completed, in counts of count.packets
 	recovery       recovery
 	stall          txStall
+	slowest        time.Duration             // of a full ring at the queue's rate; 0: no rate
 	shown          uint64                    // completions when the counters were shown last
 	scratch        [MaxBlocks * mlx5.BB]byte // a descriptor that wraps is written here first
 	datagrams      datagramParts             // of the packet at hand

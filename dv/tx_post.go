@@ -654,10 +654,22 @@ func (q *TxQueue) watchForStall() {
 	now := q.recovery.now()
 	if q.stall.since.IsZero() || q.stall.cc != q.cc || !q.linkUp() {
 		q.stall = txStall{since: now, cc: q.cc}
-	} else if now.Sub(q.stall.since) > txTimeout {
+	} else if now.Sub(q.stall.since) > txTimeout+q.slowest {
 		q.stall.timedOut = true
 		q.signals.raiseBits(signalReset)
 	}
+}
+
+// timeAtRate returns how long the most that the ring can hold takes at a rate; 0: no rate.
+func (q *TxQueue) timeAtRate(r TxRate) time.Duration {
+	if r.BitsPerSecond == 0 {
+		return 0
+	}
+	most := uint64(q.stage.size) + uint64(q.size)*uint64(q.longestFrame())
+	if q.lent.mem != nil {
+		most += uint64(q.lent.mem.Len())
+	}
+	return time.Duration(float64(most*8) / float64(r.BitsPerSecond) * float64(time.Second))
 }
 
 // fullError returns the answer to a packet there is no room for.
