@@ -181,6 +181,48 @@ func TestServeOnAnyInterface(t *testing.T) {
 	}
 }
 
+// TestPrefixOnAnyInterface asks at addresses of a prefix over packet and AF_XDP sockets. dig and
+// the kernel take no answer from another address.
+func TestPrefixOnAnyInterface(t *testing.T) {
+	for _, backend := range []string{"packet", "xdp"} {
+		t.Run(backend, func(t *testing.T) {
+			server, client := vethLab(t)
+			if backend == "xdp" {
+				onwire.Make(t, "veth0", server, client)
+			}
+			s := &script{t: t, dir: t.TempDir(), net: server}
+			s.unpack("-- z --\n" + zoneOfNS)
+			if err := s.start([]string{"serve", "dns", "--device", "veth0", "--backend", backend,
+				"--zone", "z", "--address", "192.0.2.10/24", "--address", "2001:db8::10/64",
+				"--local-prefix", "198.51.100.0/24",
+				"--local-prefix", "2001:db8:1::/48"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.out.await("try: "); err != nil {
+				t.Fatal(err, s.errs)
+			}
+			for _, c := range []struct{ command, want string }{
+				{"ip -6 address add 2001:db8::1/64 dev veth0 nodad", ""},
+				{"ip route add 198.51.100.0/24 via 192.0.2.10", ""},
+				{"ip -6 route add 2001:db8:1::/48 via 2001:db8::10", ""},
+				{"dig -r +short @198.51.100.255 ns.example A", "192.0.2.53\n"},
+				{"dig -r +short +tcp @198.51.100.0 ns.example A", "192.0.2.53\n"},
+				{"dig -r +short @2001:db8:1:7::9 ns.example A", "192.0.2.53\n"},
+				{"dig -r +short +tcp @2001:db8:1:: ns.example A", "192.0.2.53\n"},
+			} {
+				words := strings.Fields(c.command)
+				k := &script{t: t, dir: t.TempDir(), net: client}
+				if err := k.run(k.command(append([]string{need.Tool(t, words[0])},
+					words[1:]...))); err != nil || k.stdout != c.want {
+					t.Errorf("%s: %v, %q, %s; want %q", c.command, err, k.stdout, k.stderr,
+						c.want)
+				}
+			}
+			s.stop(t)
+		})
+	}
+}
+
 // TestPacketRefusals requires one sentence that says what to do.
 func TestPacketRefusals(t *testing.T) {
 	server, _ := vethLab(t)

@@ -27,6 +27,7 @@ type serveFlags struct {
 	device    string
 	addresses []netip.Prefix
 	sources   addressSources
+	whole     []netip.Prefix // all addresses of these are ours
 	gateways  []netip.Addr
 	mac       net.HardwareAddr
 	netdevMAC bool
@@ -99,6 +100,10 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 			"interface and /etc/resolv.conf. Default with sim: 192.0.2.10/24 and "+
 			"2001:db8::10/64. If this machine uses those subnets, the first unused ones of the "+
 			"ranges for documentation, benchmarks and private networks", addressWords),
+		opt("local-prefix", "PREFIX", f.localPrefix, "a prefix, such as 198.51.100.0/24, all of "+
+			"whose addresses are the slice's beside --address, and are answered from: routers "+
+			"send what is for it to an --address. Repeat the flag for more prefixes, IPv4 or "+
+			"IPv6. docs/recipes/anycast.md"),
 		opt("gateway", "ADDR", addrList(&f.gateways), "router for all destinations outside "+
 			"these subnets. Repeat the flag for the other IP version. With addresses of /32 or "+
 			"/128 it is taken to be on the link"),
@@ -186,6 +191,17 @@ func (f *serveFlags) address(s string) error {
 	return nil
 }
 
+// localPrefix parses one --local-prefix.
+func (f *serveFlags) localPrefix(s string) error {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return errors.New("want the first address and the length, such as 198.51.100.0/24 or " +
+			"2001:db8:1::/48")
+	}
+	f.whole = append(f.whole, p)
+	return nil
+}
+
 // complete checks what can be checked without opening anything. listen is the default listen
 // address.
 func (f *serveFlags) complete(listen string, given func(flag string) bool) error {
@@ -243,7 +259,7 @@ func (f *serveFlags) check(given func(flag string) bool) error {
 		return err
 	}
 	if f.choosesSubnet() { // the addresses are not known yet
-		return stack.Config{NIC: f.nicConfig(), DSCP: f.dscp}.Validate()
+		return stack.Config{NIC: f.nicConfig(), DSCP: f.dscp}.WithLocal(f.whole...).Validate()
 	}
 	return f.stackConfig(nil).Validate()
 }
@@ -257,7 +273,7 @@ func (f *serveFlags) checkHost(given func(flag string) bool) error {
 		return errors.New("--address host takes all addresses of the interface: " +
 			"leave out the other --address")
 	}
-	for _, name := range []string{"gateway", "mac", "vlan", "fallback"} {
+	for _, name := range []string{"gateway", "mac", "vlan", "fallback", "local-prefix"} {
 		if given(name) {
 			return fmt.Errorf("--%s is for a slice with a MAC of its own: "+
 				"leave it out with --address host", name)
@@ -311,10 +327,14 @@ func (f *serveFlags) announce(out streams, s *slice, what, try string) error {
 		return err
 	}
 	if f.log.json {
-		json.NewEncoder(out.stdout).Encode(map[string]any{
+		line := map[string]any{
 			"serving": what, "addresses": s.addresses, "listen": f.listen,
 			"mac": s.stack.HardwareAddr().String(), "device": s.about, "try": try,
-		})
+		}
+		if len(f.whole) > 0 {
+			line["local_prefixes"] = f.whole
+		}
+		json.NewEncoder(out.stdout).Encode(line)
 		return out.stdout.err()
 	}
 	fmt.Fprintf(out.stdout, "serving %s on %s; try: %s\n", what, s, try)

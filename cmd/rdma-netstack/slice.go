@@ -22,13 +22,14 @@ type slice struct {
 	stack     *stack.Stack
 	sim       *simnic.NIC // nil on hardware
 	addresses []netip.Prefix
-	about     string // the device
+	whole     []netip.Prefix // all addresses of these are ours, too
+	about     string         // the device
 	cleanup   cleanup
 }
 
 // openSlice opens the device that the flags name. When it fails it closes everything.
 func openSlice(ctx context.Context, f serveFlags, log *slog.Logger) (*slice, error) {
-	s := &slice{about: f.device}
+	s := &slice{about: f.device, whole: f.whole}
 	if err := s.open(ctx, f, log); err != nil {
 		return nil, errors.Join(err, s.cleanup.close())
 	}
@@ -156,7 +157,7 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 		Host: f.sources.host, DSCP: f.dscp, Logger: log,
 		Uplink: stack.UplinkOptions{Backend: f.backend, XDP: f.xdp, Fallback: f.fallback,
 			MaxOutage: f.maxOutage, RxMode: f.rxMode, Spread: f.spread},
-	}
+	}.WithLocal(f.whole...)
 }
 
 // closeAfter closes everything, in an order that lets the last answers out, and joins errors of
@@ -168,6 +169,9 @@ func (s *slice) String() string {
 	var addrs []string
 	for _, p := range s.addresses {
 		addrs = append(addrs, p.Addr().String())
+	}
+	for _, p := range s.whole {
+		addrs = append(addrs, p.String())
 	}
 	if h, ok := s.stack.HostStats(); ok {
 		return fmt.Sprintf("%s (the host's own on %s)", strings.Join(addrs, " and "), h.Netdev)
