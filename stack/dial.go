@@ -14,6 +14,8 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
 // Dialer has the options of a dial; its fields are those of net.Dialer, and ReusePort. Make one
@@ -174,7 +176,7 @@ func (d *Dialer) dialable(network string, list targets) (targets, error) {
 
 // dialOne connects to one address.
 func (d *Dialer) dialOne(ctx context.Context, network string, t target) (net.Conn, error) {
-	if h := d.stack.host; h != nil && h.byKernel(t.ip) {
+	if h := d.stack.host; h != nil && h.ByKernel(t.ip) {
 		return d.dialKernel(ctx, network, t)
 	}
 	if network[0] == 'u' {
@@ -219,7 +221,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 		local = laddr.IP
 	}
 	a := attempt{stack: s, family: dialFamily(network, local, raddr.IP)}
-	defer func() { s.host.dialEnds(a.from) }()
+	defer func() { s.host.dialEnded(a.from) }()
 	a.events, a.wake = waiter.NewChannelEntry(writeEvents)
 	err := s.newEndpoint(tcp.ProtocolNumber, a.family,
 		func(ep tcpip.Endpoint, q *waiter.Queue) error {
@@ -249,8 +251,8 @@ type attempt struct {
 	q      *waiter.Queue
 	events waiter.Entry
 	wake   chan struct{}
-	from   []*hostPort // Config.Host: held while it is under way
-	icmp   *dial       // what ICMP says of it
+	from   []*hostmode.Port // Config.Host: held while it is under way
+	icmp   *dial            // what ICMP says of it
 }
 
 func (a *attempt) start(laddr, raddr *net.TCPAddr) error {

@@ -82,7 +82,7 @@
 //
 //	packetShard.mu
 //	ioSide.mu, listenerTable.mu, lifetime.live, handover.Handover.pausing, UDPConn.groups
-//	handover.taking.mu, host.following, linkMTU.mu, host.mu
+//	handover.taking.mu, hostmode.Host.following, linkMTU.mu, hostmode.Host.mu
 //	addrconf.Manager.changing, addrconf.autoconf.applying, addrconf.autoconf.mu
 //	addrconf.memberships.telling
 //	addrconf.memberships.mu  netstack's callbacks take it
@@ -92,7 +92,7 @@
 //	timeWaits.mu  netstack's callbacks take it, and then that of TCP's options
 //	orphans.mu, slowStarts.mu, openConns.mu, dhcp.linkUpWaiters.mu, icmpErrors.mu, pathMTUs.mu
 //	routeCache.mu, replySources.mu, udpPortTable.mu, udpRxQueue.mu, deadline.mu, kernelQueue.mu
-//	handover.Inherited.mu, handover.heldFrames.mu, ways.mu
+//	handover.Inherited.mu, handover.heldFrames.mu, hostmode.ways.mu
 //	backing.Socket.mu
 //	backing.Filters.mu, backing.pacer.mu
 //	hostnet.Kernel.mu, addrlock.Locks.mu, resolver.resolvConf.checking

@@ -181,7 +181,7 @@ func (s handoverLocal) Ports() handover.Ports {
 	if s.host == nil {
 		return nil
 	}
-	return s.host
+	return s.host.Host
 }
 
 // FilterPrefixes implements handover.Local.

@@ -194,9 +194,6 @@ func (s *Stack) Health() []Health {
 	}
 	ended, held := s.life.done() != nil, s.LinkStatus().Held
 	fragments := s.host.fragmentsDropped()
-	if s.host.losesFragments() {
-		fragments = errFragmentsLost
-	}
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	all := s.health.all

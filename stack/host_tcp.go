@@ -2,21 +2,18 @@ package stack
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
 // kernelQueue is the connections that the kernel has accepted for a listener. Nil is none.
@@ -83,16 +80,17 @@ func (q *kernelQueue) close() {
 	defer q.mu.Unlock()
 	q.closed = true
 	for _, c := range q.conns {
-		reset(c)
+		hostmode.Reset(c)
 	}
 	q.conns = nil
 	q.room.Broadcast()
 }
 
-// reset closes a connection of the kernel with RST.
-func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0) // the connection may be over already
-	_ = c.Close()
+// waiting reports whether a connection waits.
+func (q *kernelQueue) waiting() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.conns) > 0
 }
 
 // listenOnHost takes the ports of a listener that is bound.
@@ -100,53 +98,32 @@ func (l *TCPListener) listenOnHost(bound tcpip.FullAddress) (err error) {
 	if l.stack.host == nil {
 		return nil
 	}
-	b := newBinding(backing.TCP, l.family, bound)
-	b.listener, l.kernel = l, newKernelQueue(l.backlog)
-	l.binding, err = l.stack.host.bound(b)
+	l.kernel = newKernelQueue(l.backlog)
+	b := hostmode.ForListener(boundAt(l.family, bound), kernelListener{l})
+	l.binding, err = l.stack.host.bind(b)
 	return err
 }
 
-// acceptPause says how long is waited where there is no descriptor for a connection.
-const acceptPause = 10 * time.Millisecond
+// kernelListener implements hostmode.Listener for a listener of the stack.
+type kernelListener struct{ *TCPListener }
 
-// acceptFrom hands connections of the kernel to listeners.
-func (h *host) acceptFrom(p *hostPort, from *net.TCPListener) {
-	for {
-		c, err := from.AcceptTCP()
-		switch {
-		case errors.Is(err, net.ErrClosed), isPaused(err):
-			return
-		case err != nil:
-			if h.stack.clock.Sleep(h.stack.life.ctx, acceptPause) != nil {
-				return
-			}
-			continue
-		}
-		l := h.nextListener(p)
-		if l == nil {
-			reset(c)
-			continue
-		}
-		h.accepted.Add(1)
-		if err := c.SetKeepAliveConfig(l.keepAlive); err != nil || !l.kernel.put(c) {
-			reset(c)
-			continue
-		}
-		l.rd.notify()
+// Backlog implements hostmode.Listener.
+func (l kernelListener) Backlog() int { return l.backlog }
+
+// Accept implements hostmode.Listener.
+func (l kernelListener) Accept(c *net.TCPConn) {
+	if err := c.SetKeepAliveConfig(l.keepAlive); err != nil || !l.kernel.put(c) {
+		hostmode.Reset(c)
+		return
 	}
+	l.rd.notify()
 }
 
-// nextListener returns the one of p's listeners whose turn it is; nil: none is left.
-func (h *host) nextListener(p *hostPort) *TCPListener {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(p.users) == 0 {
-		return nil
-	}
-	p.turn++
-	p.accepted = true
-	return p.users[p.turn%len(p.users)].listener
-}
+// Waiting implements hostmode.Listener.
+func (l kernelListener) Waiting() bool { return l.kernel.waiting() }
+
+// Refuse implements hostmode.Listener.
+func (l kernelListener) Refuse() { l.kernel.close() }
 
 // errByKernel is why DialTCP does not connect.
 type errByKernel struct{ to netip.Addr }
@@ -159,15 +136,15 @@ func (e errByKernel) Error() string {
 // refuseKernel refuses what only the kernel reaches. A nil host refuses nothing.
 func (h *host) refuseKernel(ip net.IP) error {
 	to, _ := netip.AddrFromSlice(ip)
-	if to = to.Unmap(); h != nil && h.byKernel(to) {
+	if to = to.Unmap(); h != nil && h.ByKernel(to) {
 		return errByKernel{to}
 	}
 	return nil
 }
 
 // holdFor takes the port that a connection is to be made from, if it is a given one. The
-// caller gives them to host.dialEnds once there is a connection, or none.
-func (h *host) holdFor(laddr *net.TCPAddr) ([]*hostPort, error) {
+// caller gives them to host.DialEnded once there is a connection, or none.
+func (h *host) holdFor(laddr *net.TCPAddr) ([]*hostmode.Port, error) {
 	if h == nil || laddr == nil || laddr.Port == 0 {
 		return nil, nil
 	}
@@ -175,7 +152,14 @@ func (h *host) holdFor(laddr *net.TCPAddr) ([]*hostPort, error) {
 	if a = a.Unmap(); a.IsUnspecified() {
 		a = netip.Addr{}
 	}
-	return h.hold(a, uint16(laddr.Port))
+	return h.Hold(a, uint16(laddr.Port))
+}
+
+// dialEnded gives back what holdFor has taken, if anything.
+func (h *host) dialEnded(from []*hostmode.Port) {
+	if len(from) > 0 {
+		h.DialEnded(from)
+	}
 }
 
 // dialKernel connects by the kernel to what it reaches otherwise than by our netdev.
@@ -185,7 +169,7 @@ func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.
 	if !k.Enable {
 		by.KeepAlive = -1
 	}
-	if network[0] == 't' && d.stack.host.silent(netip.AddrPortFrom(t.ip, uint16(t.port))) {
+	if network[0] == 't' && d.stack.host.Silent(netip.AddrPortFrom(t.ip, uint16(t.port))) {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: t.tcp(),
 			Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
@@ -195,41 +179,20 @@ func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.
 	}
 	c, err := by.DialContext(ctx, network, net.JoinHostPort(host, strconv.Itoa(t.port)))
 	if err == nil {
-		d.stack.host.dialled.Add(1)
+		d.stack.host.Dialled()
 	}
 	return c, err
 }
 
-// conns returns the connections that the kernel has accepted at ports of ours, closed ones
-// included for as long as the kernel knows them. What it does not tell is not listed.
+// conns returns the connections that the kernel has accepted at ports of ours. A nil host has none.
 func (h *host) conns() (all []Socket) {
 	if h == nil {
 		return nil
 	}
-	list, err := h.kernel.Conns(func(local, remote netip.AddrPort) bool {
-		h.mu.RLock()
-		defer h.mu.RUnlock()
-		return h.serves(local, remote)
-	})
-	if err != nil {
-		h.stack.log.Debug("the kernel's connections", "interface", h.stack.name, "error", err)
-	}
-	for _, c := range list {
+	for _, c := range h.Conns() {
 		all = append(all, kernelSocket(c))
 	}
 	return all
-}
-
-// kernelConn holds both ends of a connection of the kernel.
-type kernelConn struct{ local, remote netip.AddrPort }
-
-// serves says whether a connection of the kernel is one that it has accepted for us. mu is held.
-func (h *host) serves(local, remote netip.AddrPort) bool {
-	if _, kept := h.kept[kernelConn{local, remote}]; kept {
-		return true
-	}
-	p := h.ports[hostKey{backing.TCP, netip.AddrPortFrom(local.Addr().WithZone(""), local.Port())}]
-	return p != nil && p.listener != nil
 }
 
 func kernelSocket(c hostnet.Conn) Socket {
@@ -239,21 +202,4 @@ func kernelSocket(c hostnet.Conn) Socket {
 			SegsIn: c.SegsIn, Retrans: c.Retrans, Timestamps: c.Timestamps, SACK: c.SACK,
 			SndWscale: c.SndWscale, RcvWscale: c.RcvWscale, BytesAcked: c.BytesAcked,
 			BytesReceived: c.BytesReceived}}
-}
-
-// keepConns notes the connections that the kernel has, before it stops serving at ports of ours:
-// they go on, and the ports may be others' next. mu is held.
-func (h *host) keepConns(ports []*hostPort) {
-	if !slices.ContainsFunc(ports, func(p *hostPort) bool { return p.accepted }) {
-		return
-	}
-	list, err := h.kernel.Conns(h.serves)
-	if err != nil {
-		h.stack.log.Debug("the kernel's connections", "interface", h.stack.name, "error", err)
-		return
-	}
-	h.kept = map[kernelConn]struct{}{}
-	for _, c := range list {
-		h.kept[kernelConn{c.Local, c.Remote}] = struct{}{}
-	}
 }

@@ -2,8 +2,6 @@ package stack
 
 import (
 	"encoding/binary"
-	"errors"
-	"net"
 	"net/netip"
 	"time"
 
@@ -12,7 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
 // openOnHost takes the ports of a socket that is bound.
@@ -20,45 +18,20 @@ func (c *UDPConn) openOnHost() (err error) {
 	if c.stack.host == nil {
 		return nil
 	}
-	b := newBinding(backing.UDP, c.family, c.local)
-	b.conn = c
-	c.binding, err = c.stack.host.bound(b)
+	b := hostmode.ForReceiver(boundAt(c.family, c.local), kernelReceiver{c})
+	c.binding, err = c.stack.host.bind(b)
 	return err
 }
 
 // headroom is for the headers that come before the payload of a datagram of the kernel.
-const headroom = header.IPv6MinimumSize + header.UDPMinimumSize
+const headroom = hostmode.Headroom
 
-// readFrom delivers datagrams of the kernel to sockets.
-func (h *host) readFrom(p *hostPort, conn *net.UDPConn) {
-	buf, oob := make([]byte, headroom+maxPayload6), make([]byte, controlRoom)
-	for {
-		n, nn, _, from, err := conn.ReadMsgUDPAddrPort(buf[headroom:], oob)
-		switch {
-		case errors.Is(err, net.ErrClosed), isPaused(err):
-			return
-		case err != nil:
-			if h.stack.clock.Sleep(h.stack.life.ctx, acceptPause) != nil {
-				return
-			}
-			continue
-		}
-		h.received.Add(1)
-		from = netip.AddrPortFrom(from.Addr().Unmap().WithZone(""), from.Port())
-		if c := h.receiver(p, from); c != nil {
-			c.deliverKernel(buf[:headroom+n], oob[:nn], from, p.key.at)
-		}
-	}
-}
+// kernelReceiver implements hostmode.Receiver for a socket of the stack.
+type kernelReceiver struct{ *UDPConn }
 
-// receiver returns the socket for a datagram; of several that share the port each has its peers.
-func (h *host) receiver(p *hostPort, from netip.AddrPort) *UDPConn {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	if len(p.users) == 0 {
-		return nil
-	}
-	return p.users[int(from.Port())%len(p.users)].conn
+// Receive implements hostmode.Receiver.
+func (c kernelReceiver) Receive(buf, oob []byte, from, to netip.AddrPort) {
+	c.deliverKernel(buf, oob, from, to)
 }
 
 // Deliver queues a datagram as if it had come from the network, for a program that receives some of
@@ -71,12 +44,8 @@ func (c *UDPConn) Deliver(payload, oob []byte, from, to netip.AddrPort) {
 	c.deliverKernel(buf, oob, from, to)
 }
 
-const (
-	// controlRoom suffices for the control messages that a socket of the kernel reports.
-	controlRoom = 128
-	// defaultTTL repeats the time to live of what hosts send to each other (RFC 1700).
-	defaultTTL = 64
-)
+// defaultTTL repeats the time to live of what hosts send to each other (RFC 1700).
+const defaultTTL = 64
 
 // deliverKernel takes a datagram in, whose payload is in buf behind headroom.
 func (c *UDPConn) deliverKernel(buf, oob []byte, from, to netip.AddrPort) {
@@ -145,21 +114,9 @@ func (c *UDPConn) sendByKernel(b []byte, to tcpip.FullAddress, from tcpip.Addres
 		return false, nil
 	}
 	a := fromAddress(to.Addr)
-	w := h.way(a)
-	if !w.kernel {
+	if !h.ByKernel(a) {
 		return false, nil
 	}
-	conn, err := h.sender(c.binding, fromAddress(from), a, w)
-	if err == nil {
-		_, _, err = conn.WriteMsgUDPAddrPort(b, o.forKernel(a.Is6()),
-			netip.AddrPortFrom(h.zoned(a), to.Port))
-	}
-	var op *net.OpError
-	if errors.As(err, &op) {
-		err = op.Err
-	}
-	if err == nil {
-		h.sent.Add(1)
-	}
-	return true, err
+	return true, h.Send(c.binding, b, o.forKernel(a.Is6()), fromAddress(from),
+		netip.AddrPortFrom(a, to.Port))
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // healthInterval says how often resets of queues are looked for, if anybody is to be told, and
@@ -196,7 +195,7 @@ func (s *Stack) backendChanged(c failover.Change) {
 	switch c.State {
 	case failover.Lost:
 		if s.host != nil {
-			s.host.hideIfGone()
+			s.host.HideIfGone()
 		}
 		s.health.report(reportDevice, c.Cause)
 		return
@@ -214,7 +213,7 @@ func (s *Stack) backendChanged(c failover.Change) {
 	}
 	s.mtu.follow()
 	if s.host != nil {
-		env.Notify(s.host.returned) // the kernel's sockets get the datagrams that rings do not take
+		s.host.FollowAgain() // the kernel's sockets get the datagrams that rings do not take
 	}
 	if c.LinkUp {
 		s.linkIsUp()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
 // defaultMaxOutage is Config.Uplink.MaxOutage if that is 0.
@@ -60,7 +61,7 @@ func (f *macFollower) followNetdev() {
 		case <-f.source.Changed():
 		case <-late.C:
 		}
-		if f.s.clock.Sleep(f.s.life.ctx, hostPause) != nil {
+		if f.s.clock.Sleep(f.s.life.ctx, hostmode.FollowPause) != nil {
 			return
 		}
 	}

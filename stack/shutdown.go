@@ -185,7 +185,7 @@ func (s *Stack) Drain(ctx context.Context) error {
 		s.link.Refuse()
 	}
 	if s.host != nil {
-		if err := s.host.refuse(); err != nil {
+		if err := s.host.Refuse(); err != nil {
 			s.log.Warn("refuse connections of the kernel", "interface", s.name, "error", err)
 		}
 	}
@@ -249,7 +249,7 @@ func (s *Stack) left() (left *DrainError, more bool) {
 		}
 	}
 	return left, left.Handshakes+left.Unaccepted > 0 ||
-		s.handover.HasGiven() && hasUnread(s.Sockets()) || s.host != nil && s.host.unaccepted()
+		s.handover.HasGiven() && hasUnread(s.Sockets()) || s.host != nil && s.host.Unaccepted()
 }
 
 // hasUnread reports whether a UDP socket has datagrams that wait.

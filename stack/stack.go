@@ -166,7 +166,7 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	}
 	s.zones = zones{name: s.name, netdev: cfg.netdevName, index: func() int {
 		if s.host != nil {
-			return s.host.device.Load().Index
+			return s.host.Index()
 		}
 		return index
 	}}
@@ -304,7 +304,7 @@ func (s *Stack) end(cause error) {
 	s.net.Wait()
 	s.life.err = s.uplink.Close()
 	if s.host != nil {
-		s.life.err = errors.Join(s.life.err, s.host.close())
+		s.life.err = errors.Join(s.life.err, s.host.Close())
 	}
 	s.handover.EndSuccessor()
 }
@@ -362,7 +362,7 @@ func (h addressHost) LinkUp() bool {
 }
 
 func (h addressHost) RoutesIPv6() bool {
-	return h.s.host != nil && h.s.host.routesIPv6()
+	return h.s.host != nil && h.s.host.RoutesIPv6()
 }
 
 func (h addressHost) Changed()                    { h.s.epoch.Add(1) }

@@ -13,6 +13,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
 // TCPListener accepts TCP connections. It has the methods of net.TCPListener except SyscallConn,
@@ -30,7 +32,7 @@ type TCPListener struct {
 
 	// Config.Host: what the kernel has accepted, and the ports there. Nil otherwise.
 	kernel  *kernelQueue
-	binding *binding
+	binding *hostmode.Binding
 
 	rd      ioSide
 	events  waiter.Entry
@@ -92,7 +94,7 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 			// Netstack takes connections beyond the backlog and counts handshakes below it: with
 			// one more both are Linux's limits.
 			if terr := ep.Listen(backlog + 1); terr != nil {
-				l.binding.leave(s)
+				s.host.unbind(l.binding)
 				return syscallError("listen", terr)
 			}
 			at.Port = bound.Port
@@ -341,10 +343,12 @@ func (l *TCPListener) Close() error {
 	l.rd.stop()
 	if l.binding != nil {
 		l.rd.mu.Lock() // no Accept is in progress any more
-		l.binding.connected = l.accepted
+		if l.accepted {
+			l.binding.KeepConnections()
+		}
 		l.rd.mu.Unlock()
 	}
-	l.binding.leave(s)
+	s.host.unbind(l.binding)
 	return nil
 }
 

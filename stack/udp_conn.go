@@ -21,6 +21,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
 // UDPConn is a UDP socket, connected (from Dial) or not (from ListenPacket). It has the methods of
@@ -68,7 +69,7 @@ type UDPConn struct {
 	reusePort bool              // of ListenConfig or Dialer
 	forGroup  bool              // bound to a group's port, which others may have, too
 	toAll     bool              // bound to a broadcast address
-	binding   *binding          // the kernel's sockets for the port, with Config.Host; else nil
+	binding   *hostmode.Binding // the kernel's sockets for the port, with Config.Host; else nil
 
 	// Reading. rd.mu is held by one reader at a time.
 	rd      ioSide
@@ -290,7 +291,7 @@ func (c *UDPConn) Close() error {
 	}
 	c.rd.stop()
 	c.wr.stop()
-	c.binding.leave(c.stack)
+	c.stack.host.unbind(c.binding)
 	if !c.shared() {
 		c.stack.udp.ports.remove(&c.rxq)
 	}

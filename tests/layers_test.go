@@ -153,7 +153,7 @@ var layers = map[string]layer{
 		module: []string{"link/rdma", "link/capture", "link/filter", "link/packet",
 			"link/failover", "link/uplink", "link/xdp",
 			"dv", "stack/internal/addrconf", "stack/internal/dhcp", "stack/internal/env",
-			"stack/internal/handover", "stack/internal/backing", "stack/internal/resolver",
+			"stack/internal/handover", "stack/internal/hostmode", "stack/internal/resolver",
 			"internal/hostnet",
 			"clock", "internal/random", "internal/netclock",
 			"internal/memlimit", "stack/packets"},
@@ -184,6 +184,12 @@ var layers = map[string]layer{
 	// two processes, or one and Linux, with the same addresses
 	"stack/internal/handover": {
 		module: []string{"stack/internal/env", "link/rdma", "dv"}, others: []string{gvisor, xsys},
+	},
+	// the host's own addresses, shared with Linux; knows neither stack nor addrconf
+	"stack/internal/hostmode": {
+		module: []string{"stack/internal/env", "stack/internal/backing",
+			"stack/internal/handover", "internal/hostnet", "link/packet", "dv", "clock"},
+		others: []string{gvisor, xsys},
 	},
 	// ports of the kernel's sockets; knows no TCP/IP of ours
 	"stack/internal/backing": {module: []string{"internal/bpf", "internal/mmio", "clock"},

@@ -1,4 +1,4 @@
-package stack
+package hostmode
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
@@ -21,24 +22,23 @@ import (
 )
 
 const (
-	// hostPause gives the least time between two looks at the host's configuration.
-	hostPause = 20 * time.Millisecond
+	// FollowPause gives the least time between two looks at the host's configuration.
+	FollowPause = 20 * time.Millisecond
 	// returnGrace is for how long addresses are kept that a netdev has not yet which is there
 	// again: whoever configures it does so in steps, and the kernel tries those of IPv6 first.
 	returnGrace = 30 * time.Second
 )
 
 // follow keeps addresses and routes as the host has them, until the stack ends.
-func (h *host) follow() {
-	s := h.stack
-	late, sweep := s.clock.NewTimer(time.Hour), s.clock.NewTimer(time.Hour)
+func (h *Host) follow() {
+	late, sweep := h.env.Clock.NewTimer(time.Hour), h.env.Clock.NewTimer(time.Hour)
 	for _, timer := range []clock.Timer{late, sweep} {
 		timer.Stop()
 		defer timer.Stop()
 	}
 	for {
 		select {
-		case <-s.life.ctx.Done():
+		case <-h.env.Ctx.Done():
 			return
 		case <-h.idle:
 			sweep.Reset(portSweep)
@@ -54,7 +54,7 @@ func (h *host) follow() {
 		if wait := h.look(); wait > 0 {
 			late.Reset(wait)
 		}
-		if s.clock.Sleep(s.life.ctx, hostPause) != nil {
+		if h.env.Clock.Sleep(h.env.Ctx, FollowPause) != nil {
 			return
 		}
 	}
@@ -62,25 +62,25 @@ func (h *host) follow() {
 
 // look compares the host's configuration with ours, and says when to do so again; 0: when it
 // changes.
-func (h *host) look() (again time.Duration) {
+func (h *Host) look() (again time.Duration) {
 	h.following.Lock()
 	defer h.following.Unlock()
 	found, err := h.read()
 	switch {
 	case err == nil:
-		h.followMTU(found)
+		h.stack.FollowMTU(found.MTU)
 		err = h.rebind(found)
 	case errors.Is(err, syscall.ENODEV):
 		err = h.hide()
 	}
-	if err != nil && h.stack.life.ctx.Err() == nil {
-		h.stack.log.Warn("the host's configuration is not known", "interface", h.stack.name,
+	if err != nil && h.env.Ctx.Err() == nil {
+		h.env.Log.Warn("the host's configuration is not known", "interface", h.env.Name,
 			"error", err)
 	}
 	if err != nil || found.Index == 0 || h.Sockets().Err() != nil {
 		return 0 // it is gone, or not opened yet
 	}
-	return sooner(h.mac.follow(h.Name(), found.MAC), h.take(found))
+	return sooner(h.stack.FollowMAC(h.Name(), found.MAC), h.take(found))
 }
 
 // sooner returns the shorter of two times to wait, of which 0 is none.
@@ -94,10 +94,10 @@ func sooner(a, b time.Duration) time.Duration {
 // read asks for the configuration of the netdev, whatever it is called by now: by its number, and
 // if that is gone by its name, for one that has been made again; a driver that is loaded again may
 // have given it the name of before a rename.
-func (h *host) read() (hostnet.Network, error) {
+func (h *Host) read() (hostnet.Network, error) {
 	h.rename()
 	found, err := h.kernel.Read(h.Name())
-	if first := h.stack.cfg.NIC.Device; errors.Is(err, syscall.ENODEV) && first != h.Name() {
+	if first := h.first; errors.Is(err, syscall.ENODEV) && first != h.Name() {
 		again, otherErr := h.kernel.Read(first)
 		if otherErr == nil && bytes.Equal(again.MAC, h.stack.HardwareAddr()) {
 			h.netdev.Store(&first)
@@ -107,36 +107,35 @@ func (h *host) read() (hostnet.Network, error) {
 	return found, err
 }
 
-// routesIPv6 reports whether the host is a router of IPv6 on the netdev. An advertisement for its
+// RoutesIPv6 reports whether the host is a router of IPv6 on the netdev. An advertisement for its
 // addresses has to say so, or its neighbours send nothing by it from then on (RFC 4861 section
 // 7.2.5; ndisc_send_unsol_na in linux net/ipv6/ndisc.c).
-func (h *host) routesIPv6() bool {
+func (h *Host) RoutesIPv6() bool {
 	b, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + h.Name() + "/forwarding")
 	return err == nil && strings.TrimSpace(string(b)) == "1"
 }
 
 // Below asks the kernel what is below the netdev.
-func (h *host) Below() (hostnet.Below, error) {
+func (h *Host) Below() (hostnet.Below, error) {
 	h.rename()
 	return h.kernel.Below(h.Name())
 }
 
 // rename notes what the netdev is called now.
-func (h *host) rename() {
+func (h *Host) rename() {
 	link, err := h.kernel.LinkAt(h.device.Load().Index)
 	if err != nil || link.Name == h.Name() {
 		return
 	}
-	h.stack.log.Info("the netdev has another name", "interface", h.stack.name, "before", h.Name(),
+	h.env.Log.Info("the netdev has another name", "interface", h.env.Name, "before", h.Name(),
 		"now", link.Name)
 	h.netdev.Store(&link.Name)
 }
 
 // take makes the stack's addresses and routes those of the host, and says when to look again.
-func (h *host) take(found hostnet.Network) (again time.Duration) {
-	s := h.stack
+func (h *Host) take(found hostnet.Network) (again time.Duration) {
 	h.mu.RLock()
-	before, grace := slices.Clone(h.addrs), returnGrace-s.clock.Since(h.again)
+	before, grace := slices.Clone(h.addrs), returnGrace-h.env.Clock.Since(h.again)
 	h.mu.RUnlock()
 	for _, p := range before {
 		switch {
@@ -152,10 +151,10 @@ func (h *host) take(found hostnet.Network) (again time.Duration) {
 			h.add(p)
 		}
 	}
-	if err := h.useRoutes(found.Routes); err != nil {
-		s.log.Warn("the host's routes", "interface", s.name, "error", err)
+	if err := h.UseRoutes(found.Routes); err != nil {
+		h.env.Log.Warn("the host's routes", "interface", h.env.Name, "error", err)
 	}
-	s.addrs.AddressesChanged()
+	h.addresses.AddressesChanged()
 	return again
 }
 
@@ -164,20 +163,19 @@ func hasAddr(list []netip.Prefix, a netip.Addr) bool {
 }
 
 // add serves on one more address.
-func (h *host) add(p netip.Prefix) {
-	s := h.stack
+func (h *Host) add(p netip.Prefix) {
 	err := h.addPorts(p)
 	if err == nil {
-		err = s.addrs.AddAddress(s.life.ctx, p)
+		err = h.addresses.AddAddress(h.env.Ctx, p)
 	}
-	if err != nil && s.life.ctx.Err() == nil {
-		s.log.Warn("an address of the host is not served in full", "interface", s.name,
+	if err != nil && h.env.Ctx.Err() == nil {
+		h.env.Log.Warn("an address of the host is not served in full", "interface", h.env.Name,
 			"address", p.String(), "error", err)
 	}
 }
 
 // addPorts takes the block's ports of an address, and those of all that is bound to it or to any.
-func (h *host) addPorts(p netip.Prefix) error {
+func (h *Host) addPorts(p netip.Prefix) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.block.Add(h.zoned(p.Addr())); err != nil {
@@ -186,7 +184,7 @@ func (h *host) addPorts(p netip.Prefix) error {
 	h.addrs = append(h.addrs, p)
 	var errs []error
 	if h.rules != nil {
-		errs = append(errs, h.rules.AddBlock(h.stack.life.ctx, h.block.First, p.Addr()))
+		errs = append(errs, h.rules.AddBlock(h.env.Ctx, h.block.First, p.Addr()))
 	}
 	for b := range h.bindings {
 		if b.covers(p.Addr()) {
@@ -199,20 +197,20 @@ func (h *host) addPorts(p netip.Prefix) error {
 // remove ends the use of an address: nothing more comes to it, its connections are aborted, and its
 // ports are the kernel's. What came before and is still on its way through the stack may open a
 // connection until the address is gone, so all are looked at again then.
-func (h *host) remove(p netip.Prefix) {
-	s := h.stack
+func (h *Host) remove(p netip.Prefix) {
 	err := h.withdraw(p.Addr())
-	s.addrs.AbortConnectionsOf(p.Addr())
-	s.addrs.RemoveAddress(p)
-	s.addrs.AbortConnectionsOf(p.Addr())
+	h.addresses.AbortConnectionsOf(p.Addr())
+	h.addresses.RemoveAddress(p)
+	h.addresses.AbortConnectionsOf(p.Addr())
 	if err := errors.Join(err, h.closePorts(p.Addr())); err != nil {
-		s.log.Warn("give ports back", "interface", s.name, "address", p.String(), "error", err)
+		h.env.Log.Warn("give ports back", "interface", h.env.Name, "address", p.String(),
+			"error", err)
 	}
 }
 
 // withdraw stops receiving frames to an address. The kernel's sockets for its ports
 // stay, and keep it from answering them.
-func (h *host) withdraw(a netip.Addr) error {
+func (h *Host) withdraw(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.addrs = slices.DeleteFunc(slices.Clone(h.addrs),
@@ -230,7 +228,7 @@ func (h *host) withdraw(a netip.Addr) error {
 }
 
 // closePorts gives the ports of an address back to the kernel.
-func (h *host) closePorts(a netip.Addr) error {
+func (h *Host) closePorts(a netip.Addr) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
@@ -247,13 +245,13 @@ func (h *host) closePorts(a netip.Addr) error {
 	return errors.Join(append(errs, h.block.Remove(h.zoned(a)), h.tellPorts())...)
 }
 
-// useRoutes takes the host's routes into use.
-func (h *host) useRoutes(routes []hostnet.Route) error {
+// UseRoutes takes the host's routes into use.
+func (h *Host) UseRoutes(routes []hostnet.Route) error {
 	var list []env.Route
 	for _, r := range routes {
 		list = append(list, env.Route{Destination: r.Destination, Gateway: r.Gateway, MTU: r.MTU})
 	}
-	return h.stack.addrs.Configure(env.FromLinux, list, nil)
+	return h.addresses.Configure(env.FromLinux, list, nil)
 }
 
 // A netdev that is removed and made again, as by devlink reload or when its driver is bound again,
@@ -265,25 +263,25 @@ func (h *host) useRoutes(routes []hostnet.Route) error {
 //
 // Connections stay meanwhile, and addresses for a while longer: see returnGrace.
 
-// hideIfGone is hide for a link that has been lost, if the netdev has gone with it. It comes before
+// HideIfGone is hide for a link that has been lost, if the netdev has gone with it. It comes before
 // anybody can know that the link is lost, and so before the netdev is made again, whatever the
 // goroutine that follows the host is at.
-func (h *host) hideIfGone() {
+func (h *Host) HideIfGone() {
 	h.following.Lock()
 	defer h.following.Unlock()
 	_, err := h.kernel.LinkAt(h.device.Load().Index)
 	if !errors.Is(err, syscall.ENODEV) {
 		return
 	}
-	if err := h.hide(); err != nil && h.stack.life.ctx.Err() == nil {
-		h.stack.log.Warn("the kernel may answer for our ports", "interface", h.stack.name,
+	if err := h.hide(); err != nil && h.env.Ctx.Err() == nil {
+		h.env.Log.Warn("the kernel may answer for our ports", "interface", h.env.Name,
 			"error", err)
 	}
 }
 
 // hide has the kernel's sockets drop what comes by devices which are made from now on: one of them
 // will be the netdev, and a segment of our connections must not find the kernel.
-func (h *host) hide() error {
+func (h *Host) hide() error {
 	d := *h.device.Load()
 	if d.Last != 0 {
 		return nil
@@ -296,26 +294,9 @@ func (h *host) hide() error {
 	return h.setDevice(d)
 }
 
-// followMTU tells the link the netdev's MTU, which may be a VLAN's and less than its port's, and so
-// a device that nobody else tells.
-func (h *host) followMTU(found hostnet.Network) {
-	s := h.stack
-	most := found.MTU
-	if given := s.cfg.NIC.MTU; given > 0 {
-		most = min(most, given)
-	}
-	if s.cfg.NIC.Model.Kernel != nil {
-		for _, d := range s.Devices() {
-			d.SetNetdevMTU(found.MTU)
-		}
-	}
-	s.link.SetMTU(uint32(most))
-	s.mtu.follow()
-}
-
 // rebind has the kernel's sockets drop what comes by the netdev as it is now. Link-local addresses
 // are removed from one that has another number: the kernel's sockets for them are bound to that.
-func (h *host) rebind(found hostnet.Network) error {
+func (h *Host) rebind(found hostnet.Network) error {
 	old, d := *h.device.Load(), backing.Device{Index: found.Index}
 	if old == d {
 		return nil
@@ -334,7 +315,7 @@ func (h *host) rebind(found hostnet.Network) error {
 }
 
 // setDevice changes the filters of all sockets of the kernel.
-func (h *host) setDevice(d backing.Device) error {
+func (h *Host) setDevice(d backing.Device) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.device.Store(&d)
@@ -351,7 +332,7 @@ func (h *host) setDevice(d backing.Device) error {
 
 // Reopen opens packet sockets on a netdev that has been made again and has an address. The caller
 // closes those before them.
-func (h *host) Reopen() (packet.Netdev, error) {
+func (h *Host) Reopen() (packet.Netdev, error) {
 	h.following.Lock()
 	defer h.following.Unlock()
 	found, err := h.read()
@@ -366,11 +347,7 @@ func (h *host) Reopen() (packet.Netdev, error) {
 	if err := h.rebind(found); err != nil {
 		return nil, err
 	}
-	from := h.stack.uplinkConfig()
-	from.Host = h
-	cfg := from.PortConfig()
-	cfg.Device, cfg.MTU = h.Name(), 0 // the netdev's MTU, which may be another
-	port, err := from.ReopenNetdev(cfg)
+	port, err := h.stack.ReopenNetdev(h.Name())
 	if err != nil {
 		return nil, err
 	}
@@ -384,15 +361,16 @@ func (h *host) Reopen() (packet.Netdev, error) {
 		h.past += q.Frames
 	}
 	h.pastFragments += before.FragmentsDropped
-	h.link, h.again = port, h.stack.clock.Now()
+	h.link, h.again = port, h.env.Clock.Now()
 	err = h.tellAllPorts()
 	h.mu.Unlock()
 	if err != nil {
 		return nil, errors.Join(err, port.Close())
 	}
-	for _, protocol := range []tcpip.NetworkProtocolNumber{ipv4Protocol, ipv6Protocol} {
-		h.stack.net.ClearNeighbors(nicID, protocol) // as Linux has none of them either
+	for _, protocol := range []tcpip.NetworkProtocolNumber{header.IPv4ProtocolNumber,
+		header.IPv6ProtocolNumber} {
+		h.env.Net.ClearNeighbors(env.NIC, protocol) // as Linux has none of them either
 	}
-	env.Notify(h.returned)
+	h.FollowAgain()
 	return port, nil
 }

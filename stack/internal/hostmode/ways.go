@@ -1,4 +1,4 @@
-package stack
+package hostmode
 
 import (
 	"net"
@@ -45,12 +45,12 @@ func (w *ways) forget() {
 	w.known = nil
 }
 
-// byKernel says whether the kernel is to connect to an address: one of this host, or one whose
+// ByKernel reports whether the kernel is to connect to an address: one of this host, or one whose
 // route does not leave by our netdev. So is one without a route, as the kernel knows the reason.
-func (h *host) byKernel(a netip.Addr) bool { return h.way(a).kernel }
+func (h *Host) ByKernel(a netip.Addr) bool { return h.way(a).kernel }
 
 // way asks the kernel, once per address. Groups and broadcast go by our netdev.
-func (h *host) way(a netip.Addr) way {
+func (h *Host) way(a netip.Addr) way {
 	switch {
 	case a.IsLoopback():
 		return way{kernel: true, source: localhost()[a.BitLen()/128]}
@@ -59,7 +59,7 @@ func (h *host) way(a netip.Addr) way {
 	case a.Is6() && (a.IsLinkLocalMulticast() || a.IsInterfaceLocalMulticast()):
 		return way{}
 	case a.Is6() && a.IsLinkLocalUnicast():
-		other := a.Zone() != "" && !h.stack.zones.has(a.Zone()) // another netdev's
+		other := a.Zone() != "" && !h.stack.HasZone(a.Zone()) // another netdev's
 		return way{kernel: other || h.has(a)}
 	}
 	if w, ok := h.ways.get(a); ok {
@@ -73,9 +73,9 @@ func (h *host) way(a netip.Addr) way {
 	return w
 }
 
-// source returns the address of ours from which the kernel would send to a; the zero Addr: it is
-// left to [sources].
-func (h *host) source(a netip.Addr) netip.Addr {
+// Source returns the address of ours from which the kernel would send to a; the zero Addr: it is
+// left to the stack.
+func (h *Host) Source(a netip.Addr) netip.Addr {
 	if a.IsLinkLocalUnicast() && a.Is6() {
 		return netip.Addr{} // in netstack's form it has no zone
 	}
@@ -83,7 +83,7 @@ func (h *host) source(a netip.Addr) netip.Addr {
 }
 
 // has says whether a is an address that the stack serves on.
-func (h *host) has(a netip.Addr) bool {
+func (h *Host) has(a netip.Addr) bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	for _, p := range h.addrs {
@@ -96,7 +96,8 @@ func (h *host) has(a netip.Addr) bool {
 
 // sender returns the kernel's socket from which a socket of ours sends to a: the one of the address
 // from, or else of the kernel's choice, or else any of a's version of IP.
-func (h *host) sender(b *binding, from, a netip.Addr, w way) (*net.UDPConn, error) {
+func (h *Host) sender(b *Binding, from, a netip.Addr) (*net.UDPConn, error) {
+	w := h.way(a)
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	p := b.at[from]

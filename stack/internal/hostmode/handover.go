@@ -1,4 +1,4 @@
-package stack
+package hostmode
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 
 // Duplicates returns descriptors of the sockets of the ports that serve, those of the block left
 // out. They are the caller's, also after an error.
-func (h *host) Duplicates() (ports []handover.Port, fds []int, err error) {
+func (h *Host) Duplicates() (ports []handover.Port, fds []int, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	for k, port := range h.ports {
@@ -36,9 +36,9 @@ func (h *host) Duplicates() (ports []handover.Port, fds []int, err error) {
 }
 
 // openSocket returns the kernel's socket for a port: that of the process before, if it gave it.
-func (h *host) openSocket(k hostKey, at netip.AddrPort) (s *backing.Socket, given bool, err error) {
-	if p := h.stack.cfg.Predecessor; p != nil {
-		if fd, ok := p.met.Ports.Take(k.handedOver()); ok {
+func (h *Host) openSocket(k portKey, at netip.AddrPort) (s *backing.Socket, given bool, err error) {
+	if h.inherited != nil {
+		if fd, ok := h.inherited.Take(k.handedOver()); ok {
 			return backing.Adopt(k.protocol, at, h.filters, fd), true, nil
 		}
 	}
@@ -47,7 +47,7 @@ func (h *host) openSocket(k hostKey, at netip.AddrPort) (s *backing.Socket, give
 }
 
 // ServeInherited has the kernel serve at the ports whose sockets the process before had.
-func (h *host) ServeInherited() error {
+func (h *Host) ServeInherited() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
@@ -64,7 +64,7 @@ func (h *host) ServeInherited() error {
 }
 
 // Pause lets a newcomer accept and read from the sockets. What was accepted stays ours.
-func (h *host) Pause() {
+func (h *Host) Pause() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.paused = true
@@ -77,7 +77,7 @@ func (h *host) Pause() {
 }
 
 // Resume undoes Pause. The stack is not closed.
-func (h *host) Resume() {
+func (h *Host) Resume() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.paused {
@@ -94,7 +94,7 @@ func (h *host) Resume() {
 }
 
 // setDeadline is of accepting and reading from the kernel's socket.
-func (p *hostPort) setDeadline(t time.Time) {
+func (p *Port) setDeadline(t time.Time) {
 	if p.listener != nil {
 		p.listener.SetDeadline(t)
 	}
@@ -104,7 +104,7 @@ func (p *hostPort) setDeadline(t time.Time) {
 }
 
 // startServing accepts and reads what the kernel has for a port. mu is held.
-func (h *host) startServing(p *hostPort) {
+func (h *Host) startServing(p *Port) {
 	if from := p.listener; from != nil {
 		h.ended.Go(func() { h.acceptFrom(p, from) })
 	}
@@ -116,9 +116,9 @@ func (h *host) startServing(p *hostPort) {
 // isPaused reports whether err is that of a socket after Pause.
 func isPaused(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// refuse has the kernel begin no connection with a listener any more, if its socket is ours alone.
+// Refuse has the kernel begin no connection with a listener any more, if its socket is ours alone.
 // Those that wait are accepted.
-func (h *host) refuse() error {
+func (h *Host) Refuse() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
@@ -130,8 +130,8 @@ func (h *host) refuse() error {
 	return errors.Join(errs...)
 }
 
-// unaccepted says whether the kernel has a connection that the program has not got.
-func (h *host) unaccepted() bool {
+// Unaccepted reports whether the kernel has a connection that the program has not got.
+func (h *Host) Unaccepted() bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	for _, p := range h.ports {
@@ -140,23 +140,16 @@ func (h *host) unaccepted() bool {
 		}
 	}
 	for b := range h.bindings {
-		if b.listener != nil && b.listener.kernel.waiting() {
+		if b.listener != nil && b.listener.Waiting() {
 			return true
 		}
 	}
 	return false
 }
 
-// waiting says whether a connection waits.
-func (q *kernelQueue) waiting() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.conns) > 0
-}
-
 // MoveRules moves the rules of the ports on. unix.EADDRINUSE: another process has one; they are
 // where they were then, or at both places.
-func (h *host) MoveRules(to handover.RuleState) error {
+func (h *Host) MoveRules(to handover.RuleState) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.rules == nil || h.ruleState >= to {
@@ -180,7 +173,7 @@ func (h *host) MoveRules(to handover.RuleState) error {
 }
 
 // addRule adds the device's rule for a port, where it is to be in a state. mu is held.
-func (h *host) addRule(p *hostPort, at handover.RuleState) error {
+func (h *Host) addRule(p *Port, at handover.RuleState) error {
 	if at == handover.RulesAway || p.ofBlock || p.key.at.Addr().IsLoopback() ||
 		len(p.users) == 0 && !p.held {
 		return nil
@@ -189,19 +182,19 @@ func (h *host) addRule(p *hostPort, at handover.RuleState) error {
 	if at == handover.RulesAhead {
 		priority = dv.PriorityHandOver
 	}
-	return h.rules.AddRule(h.stack.life.ctx, p.rule(priority))
+	return h.rules.AddRule(h.env.Ctx, p.rule(priority))
 }
 
 // handedOver returns the port as a hand-over names it.
-func (k hostKey) handedOver() handover.Port {
+func (k portKey) handedOver() handover.Port {
 	return handover.Port{UDP: k.protocol == backing.UDP, At: k.at}
 }
 
 // handsOver says whether a port is one that others can have. mu is held.
-func (p *hostPort) handsOver() bool { return len(p.users) > 0 && !p.ofBlock }
+func (p *Port) handsOver() bool { return len(p.users) > 0 && !p.ofBlock }
 
 // UDPPorts returns the ports whose datagrams are the kernel's.
-func (h *host) UDPPorts() map[uint16]bool {
+func (h *Host) UDPPorts() map[uint16]bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	ports := map[uint16]bool{}
@@ -215,7 +208,7 @@ func (h *host) UDPPorts() map[uint16]bool {
 
 // Yield has the kernel serve our ports, but for these remote ends. After an error Unyield is to be
 // called.
-func (h *host) Yield(remotes map[handover.Port][]netip.AddrPort) error {
+func (h *Host) Yield(remotes map[handover.Port][]netip.AddrPort) error {
 	h.Pause()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -238,7 +231,7 @@ func (h *host) Yield(remotes map[handover.Port][]netip.AddrPort) error {
 }
 
 // Unyield undoes Yield, also in part.
-func (h *host) Unyield() {
+func (h *Host) Unyield() {
 	h.mu.Lock()
 	for _, p := range h.ports {
 		if !p.yielded {
@@ -246,7 +239,7 @@ func (h *host) Unyield() {
 		}
 		p.yielded = false
 		if err := errors.Join(p.socket.PassNone(), h.steer(p)); err != nil {
-			h.stack.log.Warn("a port is not served", "interface", h.stack.name, "port",
+			h.env.Log.Warn("a port is not served", "interface", h.env.Name, "port",
 				p.key.at, "error", err)
 		}
 	}
@@ -255,7 +248,7 @@ func (h *host) Unyield() {
 }
 
 // LeaveRest has the kernel serve our ports but for these remote ends, which are fewer now.
-func (h *host) LeaveRest(remotes map[handover.Port][]netip.AddrPort) error {
+func (h *Host) LeaveRest(remotes map[handover.Port][]netip.AddrPort) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error

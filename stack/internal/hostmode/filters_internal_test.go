@@ -1,16 +1,18 @@
-package stack
+package hostmode
 
 import (
 	"bytes"
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
 // TestTellOfFilters: the log has one line of filters that Linux may not be able to free at once.
 func TestTellOfFilters(t *testing.T) {
 	var out bytes.Buffer
-	h := &host{stack: &Stack{log: slog.New(slog.NewTextHandler(&out, nil)), name: "eth0"}}
+	h := &Host{env: &env.Env{Log: slog.New(slog.NewTextHandler(&out, nil)), Name: "eth0"}}
 	h.tellOfFilters(0)
 	if h.tellOfFilters(manyFilters); out.Len() != 0 {
 		t.Errorf("the log has %q", out.String())

@@ -1,4 +1,4 @@
-package stack
+package hostmode
 
 import (
 	"errors"
@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
@@ -17,48 +16,85 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
-// binding is a listener or UDP socket of a program, and where it is bound.
-type binding struct {
+// Binding holds a listener or UDP socket of a program, and where it is bound. Host.Bind makes it
+// serve.
+type Binding struct {
 	protocol backing.Protocol
-	family   family
-	addr     netip.Addr // the zero Addr: every address of the family
+	v4, v6   bool       // the versions of IP that it covers
+	addr     netip.Addr // the zero Addr: every address of these versions
 	port     uint16
 
-	listener *TCPListener // of TCP
-	conn     *UDPConn     // of UDP
+	listener Listener // of TCP
+	receiver Receiver // of UDP
 
 	connected bool // netstack may have connections of the listener, which is closed
 
-	at map[netip.Addr]*hostPort // by address; guarded by host.mu
+	at map[netip.Addr]*Port // by address; guarded by Host.mu
 }
 
-func newBinding(p backing.Protocol, f family, bound tcpip.FullAddress) *binding {
-	return &binding{protocol: p, family: f, addr: fromAddress(bound.Addr), port: bound.Port,
-		at: map[netip.Addr]*hostPort{}}
+// Listener takes the connections that the kernel has accepted for a program's listener. Its methods
+// are called by any goroutine, Waiting with Host's lock held: it calls nothing of Host.
+type Listener interface {
+	Backlog() int
+	// Accept takes c over, or waits for room in the backlog first. It resets c once Refuse was
+	// called.
+	Accept(c *net.TCPConn)
+	Waiting() bool // connections wait that no program has
+	Refuse()       // what waits is reset, and whatever comes later
 }
 
-// covers says whether what is sent to an address of ours reaches the socket.
-func (b *binding) covers(a netip.Addr) bool {
+// Receiver takes the datagrams that the kernel has for a program's socket.
+type Receiver interface {
+	// Receive takes a datagram whose payload lies in buf behind Headroom, with the kernel's control
+	// messages about it. buf and oob are the caller's again when it returns.
+	Receive(buf, oob []byte, from, to netip.AddrPort)
+}
+
+// At says where a program's socket is bound: at every address of the versions of IP that it covers
+// where Addr is the zero one.
+type At struct {
+	V4, V6 bool
+	Addr   netip.Addr
+	Port   uint16
+}
+
+// ForListener returns the binding of a TCP listener, which Host.Bind takes.
+func ForListener(at At, l Listener) *Binding {
+	return &Binding{protocol: backing.TCP, v4: at.V4, v6: at.V6, addr: at.Addr, port: at.Port,
+		listener: l, at: map[netip.Addr]*Port{}}
+}
+
+// ForReceiver returns the binding of a UDP socket, which Host.Bind takes.
+func ForReceiver(at At, r Receiver) *Binding {
+	return &Binding{protocol: backing.UDP, v4: at.V4, v6: at.V6, addr: at.Addr, port: at.Port,
+		receiver: r, at: map[netip.Addr]*Port{}}
+}
+
+// KeepConnections says, before Unbind, that netstack may have connections of the listener: its port
+// stays ours until they have ended.
+func (b *Binding) KeepConnections() { b.connected = true }
+
+// covers reports whether what is sent to an address of ours reaches the socket.
+func (b *Binding) covers(a netip.Addr) bool {
 	if b.addr.IsValid() {
 		return a == b.addr
 	}
-	v4, v6 := covers(b.family, tcpip.Address{})
-	return a.Is4() && v4 || a.Is6() && v6
+	return a.Is4() && b.v4 || a.Is6() && b.v6
 }
 
 // end ends what waits in the binding.
-func (b *binding) end() {
+func (b *Binding) end() {
 	if b.listener != nil {
-		b.listener.kernel.close()
+		b.listener.Refuse()
 	}
 }
 
-type hostKey struct {
+type portKey struct {
 	protocol backing.Protocol
 	at       netip.AddrPort
 }
 
-// hostPort describes a port of ours and the kernel's socket for it.
+// Port describes a port of ours and the kernel's socket for it.
 //
 //	          first binding            last binding
 //	(none) ───────────────────▶ serving ───────────┐
@@ -70,57 +106,38 @@ type hostKey struct {
 //
 // While it is silent the kernel answers nobody there: it would reset our connections. It refuses
 // who comes when it has the port back; see portSweep.
-type hostPort struct {
-	key      hostKey
+type Port struct {
+	key      portKey
 	socket   *backing.Socket
 	ofBlock  bool // the socket is the block's
 	listener *net.TCPListener
 	conn     *net.UDPConn
-	users    []*binding // guarded by host.mu
-	turn     int        // whose the next connection is; guarded by host.mu
-	held     bool       // a connection was made from it; guarded by host.mu
-	dials    int        // that are made from it now; guarded by host.mu
-	accepted bool       // the kernel has had connections there; guarded by host.mu
-	// connected: netstack may have connections there without a listener; guarded by host.mu
+	users    []*Binding // guarded by Host.mu
+	turn     int        // whose the next connection is; guarded by Host.mu
+	held     bool       // a connection was made from it; guarded by Host.mu
+	dials    int        // that are made from it now; guarded by Host.mu
+	accepted bool       // the kernel has had connections there; guarded by Host.mu
+	// connected: netstack may have connections there without a listener; guarded by Host.mu
 	connected bool
 	// shared: another process has the socket, too, and accepts and reads from it; guarded by
-	// host.mu
+	// Host.mu
 	shared bool
-	// yielded: the kernel serves there in our place, but for others; guarded by host.mu
+	// yielded: the kernel serves there in our place, but for others; guarded by Host.mu
 	yielded bool
-	others  []netip.AddrPort // guarded by host.mu
+	others  []netip.AddrPort // guarded by Host.mu
 }
 
 // zoned returns an address as the kernel's sockets want it.
-func (h *host) zoned(a netip.Addr) netip.Addr {
+func (h *Host) zoned(a netip.Addr) netip.Addr {
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		return a.WithZone(strconv.Itoa(h.device.Load().Index))
 	}
 	return a
 }
 
-// bound returns b with its ports, or nil and why it cannot have them.
-func (h *host) bound(b *binding) (*binding, error) {
-	if err := h.bind(b); err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
-// leave ends the use of the ports of a socket that is closed. Nil has none.
-func (b *binding) leave(s *Stack) {
-	if b == nil {
-		return
-	}
-	if err := s.host.unbind(b); err != nil {
-		s.log.Warn("close a socket", "interface", s.name, "error", err)
-	}
-	b.end()
-}
-
-// bind takes the ports of b at all addresses there are, and at those that come to be later. One
+// Bind takes the ports of b at all addresses there are, and at those that come to be later. One
 // that is bound to any address has localhost's as well, as far as they are free there.
-func (h *host) bind(b *binding) error {
+func (h *Host) Bind(b *Binding) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	addrs := []netip.Addr{b.addr}
@@ -146,8 +163,15 @@ func localhost() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
-// unbind ends what bind began.
-func (h *host) unbind(b *binding) error {
+// Unbind ends what Bind began, once the program's socket is closed, and what waits in b.
+func (h *Host) Unbind(b *Binding) {
+	if err := h.unbind(b); err != nil {
+		h.env.Log.Warn("close a socket", "interface", h.env.Name, "error", err)
+	}
+	b.end()
+}
+
+func (h *Host) unbind(b *Binding) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, bound := h.bindings[b]; !bound {
@@ -158,8 +182,8 @@ func (h *host) unbind(b *binding) error {
 }
 
 // join adds b to the users of its port at a. mu is held.
-func (h *host) join(b *binding, a netip.Addr) error {
-	k := hostKey{b.protocol, netip.AddrPortFrom(a, b.port)}
+func (h *Host) join(b *Binding, a netip.Addr) error {
+	k := portKey{b.protocol, netip.AddrPortFrom(a, b.port)}
 	before := h.ports[k]
 	p, err := h.port(k)
 	if err != nil {
@@ -171,7 +195,7 @@ func (h *host) join(b *binding, a netip.Addr) error {
 		err = h.steer(p)
 	}
 	if err != nil {
-		p.users = slices.DeleteFunc(p.users, func(u *binding) bool { return u == b })
+		p.users = slices.DeleteFunc(p.users, func(u *Binding) bool { return u == b })
 	}
 	if err != nil && before == nil {
 		h.forget(k)
@@ -184,11 +208,11 @@ func (h *host) join(b *binding, a netip.Addr) error {
 }
 
 // serve has the kernel serve at p, if it does not yet. mu is held.
-func (h *host) serve(p *hostPort, b *binding) (err error) {
+func (h *Host) serve(p *Port, b *Binding) (err error) {
 	switch {
 	case p.shared:
 	case b.protocol == backing.TCP && p.listener == nil:
-		if p.listener, err = p.socket.Listener(b.listener.backlog); err == nil {
+		if p.listener, err = p.socket.Listener(b.listener.Backlog()); err == nil {
 			from := p.listener
 			h.ended.Go(func() { h.acceptFrom(p, from) })
 		}
@@ -202,17 +226,17 @@ func (h *host) serve(p *hostPort, b *binding) (err error) {
 }
 
 // port returns the port of a key, which is taken if it is not ours yet. mu is held.
-func (h *host) port(k hostKey) (*hostPort, error) {
+func (h *Host) port(k portKey) (*Port, error) {
 	if p := h.ports[k]; p != nil {
 		return p, nil
 	}
 	at := netip.AddrPortFrom(h.zoned(k.at.Addr()), k.at.Port())
-	p := &hostPort{key: k, socket: h.block.Socket(k.protocol, at)}
+	p := &Port{key: k, socket: h.block.Socket(k.protocol, at)}
 	if p.ofBlock = p.socket != nil; !p.ofBlock {
 		var err error
 		if p.socket, p.shared, err = h.openSocket(k, at); err != nil {
 			if errors.Is(err, syscall.EADDRINUSE) {
-				err = hostPortTaken{err}
+				err = portTaken{err}
 			}
 			return nil, err
 		}
@@ -224,28 +248,28 @@ func (h *host) port(k hostKey) (*hostPort, error) {
 }
 
 // forget removes a port, which is ours no longer. mu is held.
-func (h *host) forget(k hostKey) {
+func (h *Host) forget(k portKey) {
 	delete(h.ports, k)
 	h.untold.note(k)
 }
 
-// hostPortTaken says that another process of the host has a port.
-type hostPortTaken struct{ error }
+// portTaken says that another process of the host has a port.
+type portTaken struct{ error }
 
-func (e hostPortTaken) Error() string {
+func (e portTaken) Error() string {
 	return e.error.Error() + " (another process of this host has the port: ss -tulpn)"
 }
 
-func (e hostPortTaken) Unwrap() error { return e.error }
+func (e portTaken) Unwrap() error { return e.error }
 
 // leave takes b from its ports. Those that nobody uses any more are silent, and given back once
 // they can be. mu is held.
-func (h *host) leave(b *binding) error {
+func (h *Host) leave(b *Binding) error {
 	var errs []error
-	var idle []*hostPort
+	var idle []*Port
 	for a, p := range b.at {
 		delete(b.at, a)
-		p.users = slices.DeleteFunc(p.users, func(u *binding) bool { return u == b })
+		p.users = slices.DeleteFunc(p.users, func(u *Binding) bool { return u == b })
 		p.connected = p.connected || b.connected
 		if len(p.users) > 0 {
 			continue
@@ -263,7 +287,7 @@ func (h *host) leave(b *binding) error {
 }
 
 // silence ends what the kernel serves at the port.
-func (p *hostPort) silence() error {
+func (p *Port) silence() error {
 	var errs []error
 	if p.listener != nil {
 		errs = append(errs, p.listener.Close())
@@ -279,7 +303,7 @@ func (p *hostPort) silence() error {
 }
 
 // close gives the port back to the kernel, or to the block.
-func (p *hostPort) close() error {
+func (p *Port) close() error {
 	err := p.silence()
 	if p.ofBlock {
 		return err
@@ -290,22 +314,22 @@ func (p *hostPort) close() error {
 	return errors.Join(err, p.socket.Close())
 }
 
-// untold lists what the link has not been told yet of the ports that are ours; guarded by host.mu.
+// untold lists what the link has not been told yet of the ports that are ours; guarded by Host.mu.
 type untold struct {
 	known   bool                 // all but these ports are as the link was told
-	changed map[hostKey]struct{} // they are ours now, or no longer
+	changed map[portKey]struct{} // they are ours now, or no longer
 }
 
 // note says that a port has come to be ours, or is no longer.
-func (u *untold) note(k hostKey) {
+func (u *untold) note(k portKey) {
 	if u.changed == nil {
-		u.changed = map[hostKey]struct{}{}
+		u.changed = map[portKey]struct{}{}
 	}
 	u.changed[k] = struct{}{}
 }
 
 // tellPorts tells the link which ports have come to be ours or are no longer. mu is held.
-func (h *host) tellPorts() error {
+func (h *Host) tellPorts() error {
 	if h.link == nil || !h.untold.known {
 		return h.tellAllPorts()
 	}
@@ -324,19 +348,19 @@ func (h *host) tellPorts() error {
 }
 
 // owns says whether an address is in use. mu is held.
-func (h *host) owns(a netip.Addr) bool {
+func (h *Host) owns(a netip.Addr) bool {
 	return slices.ContainsFunc(h.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 // single returns a port as the link knows it.
-func (k hostKey) single() packet.Ports {
+func (k portKey) single() packet.Ports {
 	return packet.Ports{UDP: k.protocol == backing.UDP, Addr: k.at.Addr(), First: k.at.Port(),
 		Last: k.at.Port()}
 }
 
 // tellAllPorts tells the link all that is ours, as it must when the link, the addresses or the
 // block have changed. mu is held.
-func (h *host) tellAllPorts() error {
+func (h *Host) tellAllPorts() error {
 	if h.link == nil {
 		return nil
 	}
@@ -370,16 +394,16 @@ func (h *host) tellAllPorts() error {
 // has the address (rt_iif in linux net/ipv4/route.c, inet_iif).
 const portSweep = time.Second
 
-// hold takes a port that a connection is made from, of one address or of all. The caller calls
-// dialEnds, also after an error.
-func (h *host) hold(a netip.Addr, port uint16) (held []*hostPort, err error) {
+// Hold takes a port that a connection is made from, of one address or of all. The caller calls
+// DialEnded, also after an error.
+func (h *Host) Hold(a netip.Addr, port uint16) (held []*Port, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, own := range h.addrs {
 		if a.IsValid() && a != own.Addr() {
 			continue
 		}
-		p, err := h.port(hostKey{backing.TCP, netip.AddrPortFrom(own.Addr(), port)})
+		p, err := h.port(portKey{backing.TCP, netip.AddrPortFrom(own.Addr(), port)})
 		if err != nil {
 			return held, err
 		}
@@ -392,8 +416,8 @@ func (h *host) hold(a netip.Addr, port uint16) (held []*hostPort, err error) {
 	return held, h.tellPorts()
 }
 
-// dialEnds says that dials from ports have ended: a connection is netstack's, if there is one.
-func (h *host) dialEnds(from []*hostPort) {
+// DialEnded says that dials from ports have ended: a connection is netstack's, if there is one.
+func (h *Host) DialEnded(from []*Port) {
 	if len(from) == 0 {
 		return
 	}
@@ -406,10 +430,10 @@ func (h *host) dialEnds(from []*hostPort) {
 }
 
 // sweepPorts gives back the ports that nothing is left at.
-func (h *host) sweepPorts() {
+func (h *Host) sweepPorts() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var all []*hostPort
+	var all []*Port
 	for _, p := range h.ports {
 		all = append(all, p)
 	}
@@ -418,21 +442,21 @@ func (h *host) sweepPorts() {
 }
 
 // tryGiveBack is giveBack for those whom no error can be told. mu is held.
-func (h *host) tryGiveBack(ports []*hostPort) {
-	if err := h.giveBack(ports); err != nil && h.stack.life.ctx.Err() == nil {
-		h.stack.log.Warn("give ports back", "interface", h.stack.name, "error", err)
+func (h *Host) tryGiveBack(ports []*Port) {
+	if err := h.giveBack(ports); err != nil && h.env.Ctx.Err() == nil {
+		h.env.Log.Warn("give ports back", "interface", h.env.Name, "error", err)
 	}
 }
 
 // giveBack gives the kernel those ports back that nobody listens at, dials from or has a connection
 // at. Others of them are looked at again. mu is held.
-func (h *host) giveBack(ports []*hostPort) error {
-	ports = slices.DeleteFunc(slices.Clone(ports), func(p *hostPort) bool {
+func (h *Host) giveBack(ports []*Port) error {
+	ports = slices.DeleteFunc(slices.Clone(ports), func(p *Port) bool {
 		return len(p.users) > 0 || p.dials > 0 || h.ports[p.key] != p
 	})
 	busy := h.connectedAt(ports)
 	var errs []error
-	var free []*hostPort
+	var free []*Port
 	for _, p := range ports {
 		if busy[p.key.at] {
 			env.Notify(h.idle)
@@ -456,9 +480,9 @@ func (h *host) giveBack(ports []*hostPort) error {
 // listeners have accepted none. A tenth of the time may be spent on it, so that closing many
 // listeners takes no time that grows with their square: of those asked for earlier it says that
 // there are some, until sweepPorts asks. mu is held.
-func (h *host) connectedAt(ports []*hostPort) map[netip.AddrPort]bool {
+func (h *Host) connectedAt(ports []*Port) map[netip.AddrPort]bool {
 	at := map[netip.AddrPort]bool{}
-	began := h.stack.clock.Now()
+	began := h.env.Clock.Now()
 	early := began.Before(h.lookAgain)
 	for _, p := range ports {
 		if p.connected && !p.ofBlock && !p.key.at.Addr().IsLoopback() {
@@ -469,16 +493,16 @@ func (h *host) connectedAt(ports []*hostPort) map[netip.AddrPort]bool {
 		return at
 	}
 	defer func() {
-		now := h.stack.clock.Now()
+		now := h.env.Clock.Now()
 		h.lookAgain = now.Add(9 * now.Sub(began))
 	}()
-	for _, ep := range h.stack.net.RegisteredEndpoints() {
+	for _, ep := range h.env.Net.RegisteredEndpoints() {
 		c, ok := ep.(*tcp.Endpoint)
 		if !ok || tcp.EndpointState(c.State()) == tcp.StateListen {
 			continue
 		}
 		if local, terr := c.GetLocalAddress(); terr == nil {
-			end := netip.AddrPortFrom(fromAddress(local.Addr), local.Port)
+			end := netip.AddrPortFrom(env.FromAddress(local.Addr), local.Port)
 			if _, asked := at[end]; asked {
 				at[end] = true
 			}
@@ -487,12 +511,12 @@ func (h *host) connectedAt(ports []*hostPort) map[netip.AddrPort]bool {
 	return at
 }
 
-// silent says whether at is a port of TCP at which the kernel answers nobody for our sake.
-func (h *host) silent(at netip.AddrPort) bool {
+// Silent reports whether at is a port of TCP at which the kernel answers nobody for our sake.
+func (h *Host) Silent(at netip.AddrPort) bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	at = netip.AddrPortFrom(at.Addr().WithZone(""), at.Port())
-	if p := h.ports[hostKey{backing.TCP, at}]; p != nil {
+	if p := h.ports[portKey{backing.TCP, at}]; p != nil {
 		return len(p.users) == 0
 	}
 	return h.block.Socket(backing.TCP, netip.AddrPortFrom(h.zoned(at.Addr()), at.Port())) != nil
