@@ -187,12 +187,12 @@ var layers = map[string]layer{
 	},
 	// the host's own addresses, shared with Linux; knows neither stack nor addrconf
 	"stack/internal/hostmode": {
-		module: []string{"stack/internal/env", "stack/internal/backing",
+		module: []string{"stack/internal/env", "internal/backing",
 			"stack/internal/handover", "internal/hostnet", "link/packet", "dv", "clock"},
 		others: []string{gvisor, xsys},
 	},
 	// ports of the kernel's sockets; knows no TCP/IP of ours
-	"stack/internal/backing": {module: []string{"internal/bpf", "internal/mmio", "clock"},
+	"internal/backing": {module: []string{"internal/bpf", "internal/mmio", "clock"},
 		others: []string{xsys},
 		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges"}},
 	"stack/internal/addrlock": {others: []string{xsys},
@@ -231,8 +231,9 @@ var layers = map[string]layer{
 		"cmd/rdma-netstack/lab"}},
 	"internal/doctor":   {},
 	"internal/firewall": {}, // rules of the host that a server beside Linux does not see
-	"internal/doctor/host": {module: []string{"internal/doctor"}, others: []string{netlink, xsys},
-		only: map[string][]string{xsys: {"*_linux.go"}}},
+	"internal/doctor/host": {module: []string{"internal/doctor", "internal/backing"},
+		others: []string{netlink, xsys},
+		only:   map[string][]string{xsys: {"*_linux.go"}}},
 	"internal/doctor/saved": {module: []string{"internal/doctor", "internal/doctor/host"}},
 	"internal/doctor/card": {
 		// wire: what frames come from; the rest of the model is for tests

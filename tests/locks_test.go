@@ -21,7 +21,7 @@ import (
 
 // lockedPackages lists those whose locks stack/doc.go orders.
 var lockedPackages = []string{"./stack", "./stack/internal/...", "./link/failover", "./link/uplink",
-	"./internal/hostnet"}
+	"./internal/hostnet", "./internal/backing"}
 
 // TestLockOrder holds the locks of the stack to the order that stack/doc.go states. It follows
 // calls from function to function within these packages, those of their interfaces to every type

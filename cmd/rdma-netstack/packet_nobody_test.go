@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -92,6 +93,44 @@ func TestHostAddressWithoutNetAdmin(t *testing.T) {
 		!strings.Contains(s.stderr, "this kernel wants CAP_NET_ADMIN") {
 		t.Errorf("code %d, %q", s.code, s.stderr)
 	}
+}
+
+// TestHostAddressWithCapBPF serves without CAP_NET_ADMIN where bpf(2) is allowed, and the doctor
+// does not say that it is refused.
+func TestHostAddressWithCapBPF(t *testing.T) {
+	need.Root(t)
+	server, client := vethLab(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &script{t: t, dir: t.TempDir(), net: server}
+	command := func(args ...string) *exec.Cmd {
+		return s.command(append([]string{need.Tool(t, "setpriv"),
+			"--bounding-set=-net_admin,-sys_admin", "--inh-caps=-net_admin,-sys_admin", self},
+			args...))
+	}
+	if err := s.run(command("doctor")); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(s.stdout, "--address host is refused") {
+		t.Errorf("the doctor says:\n%s", s.stdout)
+	}
+	s.background = command("serve", "http", "--address", "host", "--device", "veth0", "--backend",
+		"packet", "--debug-endpoints")
+	if err := s.launchBackground(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.out.await("try: "); err != nil {
+		t.Fatal(err, s.errs)
+	}
+	k := &script{t: t, dir: t.TempDir(), net: client}
+	if err := k.run(k.command([]string{need.Tool(t, "curl"), "-sS", "--max-time", "30", "-o",
+		"/dev/null", "-w", "%{size_download}", "http://192.0.2.2/-/bytes/3000000"})); err != nil ||
+		k.stdout != "3000000" {
+		t.Errorf("%v, %q, %s", err, k.stdout, k.stderr)
+	}
+	s.stop(t)
 }
 
 // userNamespaceScript makes a veth pair with the kernel on its other end, serves, and fetches.

@@ -1,12 +1,11 @@
 package host
 
 import (
-	"errors"
 	"fmt"
-	"os"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/backing"
 )
 
 // askKernel has netlink and the kernel tell what files do not.
@@ -24,7 +23,7 @@ func (c *Config) askKernel() {
 		c.RxRing = rxRingOf
 	}
 	if c.Filter == nil {
-		c.Filter = filterTCP
+		c.Filter = backing.TryFilters
 	}
 	if c.NetdevName == nil {
 		c.NetdevName = netdevName
@@ -38,18 +37,6 @@ func netdevName(name string) string {
 		return name
 	}
 	return link.Attrs().Name
-}
-
-// filterTCP gives a TCP socket of this process a filter.
-func filterTCP() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	drop := unix.SockFilter{Code: unix.BPF_RET}
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: 1, Filter: &drop})
-	return errors.Join(os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err), unix.Close(fd))
 }
 
 func eswitchModeOf(pci string) (string, error) {

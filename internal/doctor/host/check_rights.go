@@ -62,8 +62,8 @@ func capabilities(m *machine) []problem {
 			"NET_RAW, or be root")
 }
 
-// hostFilters: kernels with Linux commit 5d39580f68e6 want CAP_NET_ADMIN for filters of TCP
-// sockets.
+// hostFilters: kernels with Linux commit 5d39580f68e6 want CAP_NET_ADMIN for classic filters of TCP
+// sockets, which those have where bpf(2) is refused.
 func hostFilters(m *machine) []problem {
 	if m.cfg.Filter == nil || !errors.Is(m.cfg.Filter(), os.ErrPermission) {
 		return noProblem()

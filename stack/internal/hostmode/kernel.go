@@ -9,8 +9,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
 )
 
 // acceptPause says how long is waited where there is no descriptor for a connection.

@@ -11,8 +11,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 

@@ -46,6 +46,12 @@ func (*Filters) Own() int { return 0 }
 // SetDevice needs linux.
 func (*Filters) SetDevice(Device) {}
 
+// TryFilters needs linux.
+func TryFilters() error { return errors.ErrUnsupported }
+
+// DropAll needs linux.
+func (*Filters) DropAll(int) (func() error, error) { return nil, errors.ErrUnsupported }
+
 // Close needs linux.
 func (*Filters) Close() error { return nil }
 

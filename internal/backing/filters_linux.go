@@ -149,6 +149,36 @@ func (f *Filters) attach(fd int, k kind, owned bool) (bool, error) {
 	return false, nil
 }
 
+// TryFilters returns why sockets of this process cannot have filters, or nil. It gives a socket of
+// TCP one, as Open does, and closes it.
+func TryFilters() error {
+	f := NewFilters(Device{}, clock.Clock{})
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return errors.Join(os.NewSyscallError("socket", err), f.Close())
+	}
+	_, err = f.attach(fd, dropAll, false)
+	return errors.Join(err, unix.Close(fd), f.Close())
+}
+
+// DropAll makes the kernel drop all that comes to a socket of the caller's, who closes it by
+// closeSocket: that waits where too many filters would be freed at once.
+func (f *Filters) DropAll(fd int) (closeSocket func() error, err error) {
+	owned, err := f.attach(fd, dropAll, false)
+	if err != nil {
+		return nil, err
+	}
+	if !owned {
+		return func() error { return os.NewSyscallError("close", unix.Close(fd)) }, nil
+	}
+	f.own.Add(1)
+	return func() error {
+		f.pacer.waitForTurn()
+		f.own.Add(-1)
+		return os.NewSyscallError("close", unix.Close(fd))
+	}, nil
+}
+
 // Where struct __sk_buff has the ifindex, and the TCP header its flags, at which what a socket of
 // TCP filters starts.
 const (

@@ -243,6 +243,56 @@ func TestFreedInPortions(t *testing.T) {
 	}
 }
 
+// TestDropAll: nothing comes to a socket of the caller's, and closing many of those whose filters
+// are their own is paced.
+func TestDropAll(t *testing.T) {
+	const n = pacerBurst + 1
+	for _, own := range []bool{false, true} {
+		virtual := clocktest.New()
+		f := NewFilters(Device{}, virtual.Clock())
+		settled := 0
+		f.pacer.settle = func() { settled++ }
+		if own {
+			f.refuse(t)
+		} else {
+			must(t, f.Refused())
+		}
+		stop := virtual.Run()
+		var ends []func() error
+		for range n {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			must(t, err)
+			closeSocket, err := f.DropAll(fd)
+			must(t, err)
+			ends = append(ends, closeSocket)
+			must(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+			to, err := unix.Getsockname(fd)
+			must(t, err)
+			must(t, unix.Sendto(fd, []byte("x"), 0, to)) // lo delivers before it returns
+			if _, _, err := unix.Recvfrom(fd, make([]byte, 1), unix.MSG_DONTWAIT); err !=
+				unix.EAGAIN {
+				t.Fatalf("own: %v; a datagram has come: %v", own, err)
+			}
+		}
+		want, waits := 0, 0
+		if own {
+			want, waits = n, 1
+		}
+		if f.Own() != want {
+			t.Errorf("own: %v; %d sockets have filters of their own, want %d", own, f.Own(), want)
+		}
+		for _, end := range ends {
+			must(t, end())
+		}
+		stop()
+		if f.Own() != 0 || settled != waits {
+			t.Errorf("own: %v; %d filters are left, %d waits; want none, %d", own, f.Own(),
+				settled, waits)
+		}
+		must(t, f.Close())
+	}
+}
+
 // listenOnce makes the kernel serve at the socket, and stops listening.
 func listenOnce(s *Socket) error {
 	l, err := s.Listener(8)
