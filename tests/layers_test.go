@@ -224,7 +224,8 @@ var layers = map[string]layer{
 	"internal/running": {module: []string{"stack", "stack/admin"}, others: []string{xsys}},
 	// linked into programs that "rdma-netstack build" builds; x/net: the type of a batch
 	"unmodified": {
-		module: []string{"stack", "stack/admin", "stack/metrics", "dv", "internal/running"},
+		module: []string{"stack", "stack/admin", "stack/metrics", "dv", "internal/running",
+			"internal/backing", "clock"},
 		others: []string{xsys, xnet}, tests: []string{"stack/stacktest", "cmd/rdma-netstack/lab"},
 	},
 	"unmodified/sim": {module: []string{"unmodified", "dv", "simnic/...",

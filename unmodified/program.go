@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/internal/running"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
@@ -35,6 +37,9 @@ type Program struct {
 	counts  [socketKinds][socketWays]atomic.Uint64
 	logged  sync.Map // reasons for which a kernel socket has had its line
 	files   sync.Map // of type fileID, to func() (Socket, bool): see openFile
+
+	// standIns returns the filters of stand-ins, and makes them first.
+	standIns func() *backing.Filters
 
 	// opened is the stack, nil until the first socket.
 	opened atomic.Pointer[stack.Stack]
@@ -52,7 +57,8 @@ func FromEnvironment(environ []string, logTo io.Writer, openSim OpenSim) *Progra
 	if cfg == nil && err == nil {
 		return nil
 	}
-	p := &Program{cfg: cfg, wrong: err, openSim: openSim}
+	p := &Program{cfg: cfg, wrong: err, openSim: openSim,
+		standIns: sync.OnceValue(newStandInFilters)}
 	p.log = newLogger(cfg, logTo)
 	if owner := ownerOf(environ); owner != 0 && owner != os.Getpid() {
 		p.log.Info("rdma-netstack: the slice is another process's, whose environment this "+
@@ -98,9 +104,14 @@ func resolvesByC(settings []debug.BuildSetting, environ []string) bool {
 
 // For returns a program whose stack is open already: for tests of what package net does on it.
 func For(st *stack.Stack, cfg *Config, log *slog.Logger) *Program {
-	p := &Program{cfg: cfg, log: log}
+	p := &Program{cfg: cfg, log: log, standIns: sync.OnceValue(newStandInFilters)}
 	p.opened.Store(st)
 	return p
+}
+
+// newStandInFilters makes filters that last as long as the process.
+func newStandInFilters() *backing.Filters {
+	return backing.NewFilters(backing.Device{}, clock.Clock{})
 }
 
 func newLogger(cfg *Config, to io.Writer) *slog.Logger {
@@ -168,7 +179,7 @@ func (p *Program) Open(ctx context.Context, network string, local, remote net.Ad
 	if why := p.kernelsByAddress(st, q); why != "" {
 		return nil, nil, p.leave(q, why)
 	}
-	s := newStandIn(network, p.cfg.Stack.NIC.Device, p.noteKept)
+	s := newStandIn(network, p.cfg.Stack.NIC.Device, p.standIns, p.noteKept)
 	if control != nil {
 		if err := control(controlConn{s}); err != nil {
 			s.closeDescriptor()
@@ -369,6 +380,7 @@ func (p *Program) openStack() (*stack.Stack, error) {
 		}
 		undo = append(undo, done)
 	}
+	p.standIns() // now, as the program may give up the privileges that they take
 	st, err := stack.Open(ctx, cfg)
 	if err != nil {
 		return fail(fmt.Errorf("open the slice: %w", err))

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/stacktest"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
@@ -33,6 +34,14 @@ func programOn(st *stack.Stack, change func(*Config)) *Program {
 		change(cfg)
 	}
 	return For(st, cfg, slog.New(slog.DiscardHandler))
+}
+
+// newFilters returns filters for stand-ins, which end with the test.
+func newFilters(t *testing.T) func() *backing.Filters {
+	t.Helper()
+	f := newStandInFilters()
+	t.Cleanup(func() { mustBeNil(t, f.Close()) })
+	return func() *backing.Filters { return f }
 }
 
 func mustBeNil(t *testing.T, err error) {
@@ -210,7 +219,7 @@ func TestControl(t *testing.T) {
 		t.Errorf("set %v, timeout %d, TCP_NODELAY %d", set, timeout, noDelay)
 	}
 	applied := map[sockOption]int{}
-	other := newStandIn("tcp4", "eth9", nil)
+	other := newStandIn("tcp4", "eth9", newFilters(t), nil)
 	mustBeNil(t, other.bindTo(appliedOptions(applied)))
 	mustBeNil(t, other.Control(func(fd uintptr) {
 		unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 70000)
@@ -372,7 +381,7 @@ func TestStandInSendsNothing(t *testing.T) {
 	l, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	mustBeNil(t, err)
 	defer l.Close()
-	s := newStandIn("udp4", "eth9", nil)
+	s := newStandIn("udp4", "eth9", newFilters(t), nil)
 	defer s.closeDescriptor()
 	mustBeNil(t, s.Control(func(fd uintptr) {
 		if sa, err := unix.Getsockname(int(fd)); err != nil || sa.(*unix.SockaddrInet4).Port != 0 {
@@ -383,6 +392,32 @@ func TestStandInSendsNothing(t *testing.T) {
 			t.Errorf("bound to device %q, %v", device, err)
 		}
 	}))
+}
+
+// TestStandInsShareFilters: no stand-in has a classic filter, which Linux 6.18 cannot free by the
+// thousand.
+func TestStandInsShareFilters(t *testing.T) {
+	need.Root(t)
+	filters := newFilters(t)
+	mustBeNil(t, filters().Refused())
+	for _, network := range []string{"udp4", "udp6", "tcp4"} {
+		s := newStandIn(network, "eth9", filters, nil)
+		mustBeNil(t, s.Control(func(fd uintptr) {
+			n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_GET_FILTER)
+			want := error(nil) // and no filter
+			if s.kind == unix.SOCK_DGRAM {
+				want = unix.EACCES // sk_get_filter of Linux, of a filter that is not classic
+			}
+			if !errors.Is(err, want) || n != 0 {
+				t.Errorf("%s: a classic filter of %d instructions, %v; want %v", network, n, err,
+					want)
+			}
+		}))
+		s.closeDescriptor()
+	}
+	if n := filters().Own(); n != 0 {
+		t.Errorf("%d have filters of their own", n)
+	}
 }
 
 // TestWays: which sockets are the kernel's, and why.

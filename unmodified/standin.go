@@ -3,6 +3,7 @@
 package unmodified
 
 import (
+	"errors"
 	"net"
 	"os"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/backing"
 )
 
 // errNoDescriptor says what a program gets where the descriptor of a slice's socket would have to
@@ -78,6 +81,7 @@ var keptOptions = map[sockOption]string{
 // host. Its methods may be called from any goroutine.
 type standIn struct {
 	device       string // the slice's
+	filters      func() *backing.Filters
 	family, kind int
 	only6        bool // made without IPv4
 
@@ -86,6 +90,7 @@ type standIn struct {
 	current  func() map[sockOption]int       // the options of the slice's socket; nil: unknown
 	kept     func(option string)             // told of one that does nothing; may be nil
 	fd       int                             // -1: none
+	closeFD  func() error                    // closes fd
 	closed   bool
 	users    int // functions of the program that have fd
 	seen     map[sockOption]int
@@ -93,8 +98,10 @@ type standIn struct {
 	explicit bool               // changed has anything
 }
 
-func newStandIn(network, device string, kept func(option string)) *standIn {
-	s := &standIn{device: device, family: unix.AF_INET6, kind: unix.SOCK_DGRAM, kept: kept, fd: -1}
+func newStandIn(network, device string, filters func() *backing.Filters,
+	kept func(option string)) *standIn {
+	s := &standIn{device: device, filters: filters, family: unix.AF_INET6, kind: unix.SOCK_DGRAM,
+		kept: kept, fd: -1}
 	if strings.HasSuffix(network, "4") {
 		s.family = unix.AF_INET
 	}
@@ -174,6 +181,7 @@ func (s *standIn) makeSocket() error {
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
+	closeFD := func() error { return unix.Close(fd) }
 	if s.family == unix.AF_INET6 {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, intOf(s.only6))
 	}
@@ -182,18 +190,16 @@ func (s *standIn) makeSocket() error {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	} else {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1)
-		returnZero := unix.SockFilter{Code: 6} // BPF_RET of 0 bytes
-		if err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-			&unix.SockFprog{Len: 1, Filter: &returnZero}); err != nil {
-			unix.Close(fd)
-			return os.NewSyscallError("setsockopt", err)
+		dropping, err := s.filters().DropAll(fd)
+		if err != nil {
+			return errors.Join(err, closeFD())
 		}
+		closeFD = dropping
 	}
 	if err := unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "lo"); err != nil {
-		unix.Close(fd)
-		return os.NewSyscallError("setsockopt", err)
+		return errors.Join(os.NewSyscallError("setsockopt", err), closeFD())
 	}
-	s.fd, s.changed = fd, map[sockOption]int{}
+	s.fd, s.closeFD, s.changed = fd, closeFD, map[sockOption]int{}
 	s.seen = s.readOptions()
 	return nil
 }
@@ -307,7 +313,7 @@ func (s *standIn) closeDescriptor() {
 
 func (s *standIn) closeUnused() {
 	if s.closed && s.users == 0 && s.fd >= 0 {
-		unix.Close(s.fd)
+		_ = s.closeFD() // nothing that was written waits there
 		s.fd = -1
 	}
 }
