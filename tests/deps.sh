@@ -77,6 +77,7 @@ programs() {
 		nmap nmap
 		openssh-client ssh
 		prometheus prometheus
+		bird2 bird
 	END
 }
 

@@ -286,6 +286,8 @@ var layers = map[string]layer{
 		module: []string{"tests/e2e/services/world", "tests/lib/netpair", "stack"},
 		others: services,
 	},
+	"tests/e2e/services/anycast": {module: []string{"cmd/rdma-netstack/lab", "dv", "simnic/...",
+		"stack", "stack/admin", "tests/e2e/services/world", "tests/lib/need"}},
 	"tests/e2e/services/leak": {module: []string{"stack", "stack/stacktest"},
 		others: []string{"go.uber.org/goleak"}},
 }

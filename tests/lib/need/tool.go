@@ -15,7 +15,7 @@ var debianPackage = map[string]string{
 	"ping": "iputils-ping", "dig": "bind9-dnsutils",
 	"cc": "gcc", "ethtool": "ethtool", "qemu-system-x86_64": "qemu-system-x86",
 	"h2load": "nghttp2-client", "kdig": "knot-dnsutils", "ssh": "openssh-client",
-	"setcap": "libcap2-bin",
+	"setcap": "libcap2-bin", "bird": "bird2", "birdc": "bird2",
 }
 
 // Tool returns the path of a program.
