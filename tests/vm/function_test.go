@@ -69,7 +69,7 @@ func testFunctions(t *testing.T, ctx context.Context, p *machineParts, version s
 		}
 		tab.run(t, version, f.name, functionTime, func(t *testing.T) {
 			w := boot(t, ctx, p, version, simnic.Config{Seed: 1, Function: f.kind},
-				pcie.Config{DeviceID: f.device})
+				pcie.Config{DeviceID: f.device, Pacing: true})
 			testProbe(t, w)
 			w.isFunction(t, f)
 			testNetdevPing(t, w)
@@ -77,6 +77,9 @@ func testFunctions(t *testing.T, ctx context.Context, p *machineParts, version s
 			w.servesGiven(t, f)
 			w.servesLearned(t, f)
 			w.filters(t, f)
+			if f.ownMAC {
+				w.paces(t)
+			}
 			w.noComplaints(t)
 		})
 	}

@@ -37,6 +37,7 @@ func main() {
 var subcommands = map[string]func(args []string) error{
 	"slice":   slice,
 	"flood":   flood,
+	"pace":    pace,
 	"confine": confine,
 	"rules":   rules,
 	"signals": signals,

@@ -55,6 +55,10 @@ var behind = map[string][]string{
 	"log_max_stride_sz_rq": nil, "log_min_stride_sz_rq": nil, "log_max_stride_sz_sq": nil,
 	"log_min_stride_sz_sq": nil, "basic_cyclic_rcv_wqe": nil, "striding_rq": nil,
 	"ext_stride_num_range": nil,
+	"qos":                  {"QUERY_HCA_CAP"}, "packet_pacing": {"SET_PP_RATE_LIMIT", "MODIFY_SQ"},
+	"packet_pacing_burst_bound": nil, "packet_pacing_typical_size": nil,
+	"packet_pacing_max_rate": nil, "packet_pacing_min_rate": nil,
+	"packet_pacing_rate_table_size": nil,
 
 	"vport_counters":           {"QUERY_VPORT_COUNTER"},
 	"max_qp_cnt":               {"ALLOC_Q_COUNTER", "QUERY_Q_COUNTER", "DEALLOC_Q_COUNTER"},
@@ -103,6 +107,7 @@ func TestCapabilities(t *testing.T) {
 	did := d.fn.Commands()
 	all := append(d.fn.nicCaps(), d.fn.ethernetCaps()...)
 	all = append(append(all, generalCaps...), flowTableFixed...)
+	all = append(all, d.fn.pacingCaps()...)
 	for _, c := range all {
 		needs, known := behind[c.name]
 		if c.v != 0 && !known {
@@ -208,6 +213,8 @@ func (d *driver) sender(cqn uint32) []object {
 	ready := about(0x905, sqn, 272)
 	queueState.set(ready[queueContext:], 1)
 	d.do("MODIFY_SQ", ready, 16)
+	d.do("SET_PP_RATE_LIMIT", rateIn(1, 8000, 0), 16)
+	d.do("MODIFY_SQ to a rate", d.toRate(sqn, 1), 16)
 	out := d.do("QUERY_SQ", about(0x907, sqn, 16), 272)
 	if s := queueState.get(out[queryContextOut:]); s != uint64(simnic.StateReady) {
 		d.t.Errorf("send queue in state %d", s)

@@ -11,6 +11,7 @@ const (
 	capGeneral   = 0
 	capEthernet  = 1
 	capFlowTable = 7
+	capQoS       = 12
 )
 
 // capSize is one capability group, in bytes.
@@ -148,6 +149,7 @@ func (f *Function) nicCaps() []capValue {
 		{"log_max_qp_sz", field{136, 8}, uint64(c.LogMaxQueue)},
 		{"log_max_cq_sz", field{200, 8}, uint64(c.LogMaxCQ)},
 		{"striding_rq", field{513, 1}, flag(c.StridingRQ)},
+		{"qos", field{539, 1}, flag(f.pacing().MaxKbps != 0)},
 		{"max_wqe_sz_sq", field{656, 16}, uint64(c.MaxSendWQE)},
 		{"max_wqe_sz_rq", field{688, 16}, uint64(c.MaxRecvWQE)},
 		{"log_max_rqt_size", field{915, 5}, uint64(c.LogMaxRQT)},

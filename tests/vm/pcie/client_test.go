@@ -26,7 +26,8 @@ const guestRAM = 1 << 20
 // newClient serves a function and connects to it.
 func newClient(t *testing.T) (*client, *Function, *simnic.NIC) {
 	t.Helper()
-	return newClientOf(t, simnic.Config{Seed: 1, RealTimeClock: true}, Config{})
+	return newClientOf(t, simnic.Config{Seed: 1, RealTimeClock: true},
+		Config{Pacing: true})
 }
 
 // newClientOf is newClient with these configurations of the NIC and the function.

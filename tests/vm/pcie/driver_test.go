@@ -29,6 +29,12 @@ const (
 func newDriver(t *testing.T) *driver {
 	t.Helper()
 	c, fn, nic := newClient(t)
+	return driverOf(c, fn, nic)
+}
+
+// driverOf returns the driver of a client's function.
+func driverOf(c *client, fn *Function, nic *simnic.NIC) *driver {
+	c.t.Helper()
 	c.mapRAM()
 	d := &driver{client: c, fn: fn, nic: nic}
 	in := input(0x301, 0, 280)

@@ -17,6 +17,9 @@ import (
 type Config struct {
 	DeviceID uint16       // PCI device id; default that of the NIC
 	Logger   *slog.Logger // default: silent
+	// Pacing offers the rates of send queues that the NIC has (simnic.Caps.Pacing). Recordings of
+	// kernels are of functions without.
+	Pacing bool
 }
 
 // Function is a software ConnectX as a PCI function of a virtual machine. It serves one virtual

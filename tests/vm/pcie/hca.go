@@ -119,6 +119,8 @@ func (f *Function) queryHCACap(in, out []byte) error {
 		setCaps(out[16:], f.ethernetCaps())
 	case capFlowTable:
 		f.flowTableCaps(out[16:])
+	case capQoS:
+		setCaps(out[16:], f.pacingCaps())
 	}
 	return nil
 }

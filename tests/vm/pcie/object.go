@@ -28,6 +28,8 @@ type objectTable struct {
 	umems    map[uint32]*umem
 	inUMEM   map[uint32]umemUse // by the number of the object that uses UMEMs
 
+	rates map[uint16]sendRate // of SET_PP_RATE_LIMIT, by index
+
 	counters      []*flowCounters // in order of their numbers
 	queueCounters map[uint32]*simnic.QueueCount
 }
@@ -52,6 +54,7 @@ func (t *objectTable) destroyAll(f *Function) {
 		roots:    map[tableKind]uint32{},
 		contexts: map[uint32]*userContext{}, umems: map[uint32]*umem{},
 		inUMEM:        map[uint32]umemUse{},
+		rates:         map[uint16]sendRate{},
 		queueCounters: map[uint32]*simnic.QueueCount{},
 	}
 }

@@ -122,7 +122,16 @@ func (f *Function) modifySQ(in, _ []byte) error {
 	if err != nil {
 		return err
 	}
-	return sq.Modify(stateChange(in))
+	cur, next := stateChange(in)
+	index := sqcRate.get(part(in, queueContext, queueContextSize))
+	rate, limits, err := f.rateOf(modifySQBits.get(in), uint16(index), next)
+	if err == nil {
+		err = sq.Modify(cur, next)
+	}
+	if err != nil || !limits {
+		return err
+	}
+	return sq.LimitRate(rate.kbps*1000, int(rate.burst))
 }
 
 // stateChange is the state in which the driver takes the queue to be, and the one it requests.

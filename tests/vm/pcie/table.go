@@ -50,6 +50,7 @@ var commands = map[opcode]commandSpec{
 	0x771: {"ALLOC_Q_COUNTER", 16, 16, (*Function).allocQueueCounter},
 	0x772: {"DEALLOC_Q_COUNTER", 16, 8, (*Function).deallocQueueCounter},
 	0x773: {"QUERY_Q_COUNTER", 32, 16, (*Function).queryQueueCounter},
+	0x780: {"SET_PP_RATE_LIMIT", 64, 8, (*Function).setRate},
 	0x800: {"ALLOC_PD", 8, 16, alloc(kindPD)},
 	0x801: {"DEALLOC_PD", 16, 8, free(kindPD)},
 	0x802: {"ALLOC_UAR", 8, 16, (*Function).allocUAR},
