@@ -190,6 +190,7 @@ var layers = map[string]layer{
 		module: []string{"stack/internal/env", "internal/backing",
 			"stack/internal/handover", "internal/hostnet", "link/packet", "dv", "clock"},
 		others: []string{gvisor, xsys},
+		tests:  []string{netlink, "cmd/rdma-netstack/lab"},
 	},
 	// ports of the kernel's sockets; knows no TCP/IP of ours
 	"internal/backing": {module: []string{"internal/bpf", "internal/mmio", "clock"},

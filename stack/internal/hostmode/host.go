@@ -87,6 +87,7 @@ type Host struct {
 	returned chan struct{} // of capacity 1: a token says that the netdev is there again
 	idle     chan struct{} // of capacity 1: a token says that a port waits for connections to end
 
+	closing   sync.Once
 	following sync.Mutex // held while the host's configuration is taken over; before mu
 
 	mu   sync.RWMutex
@@ -269,7 +270,13 @@ func (h *Host) Sockets() packet.Netdev {
 }
 
 // Close gives all ports back to the kernel. Connections that a program has from there stay its own.
-func (h *Host) Close() error {
+// Closing again does nothing, and waits for the first to end.
+func (h *Host) Close() (err error) {
+	h.closing.Do(func() { err = h.closeAll() })
+	return err
+}
+
+func (h *Host) closeAll() error {
 	var errs []error
 	if h.watcher != nil {
 		errs = append(errs, h.watcher.Close())
