@@ -11,6 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // fullEndpoint replaces netstack where only our own allocations are counted: every second call
@@ -155,7 +157,7 @@ func TestUDPWriteAllocates(t *testing.T) {
 	if n := testing.AllocsPerRun(200, func() {
 		_, err := c.WriteToUDPAddrPort(b, to)
 		must(t, err)
-	}); n > 1 && !raceDetector {
+	}); n > 1 && !racing.Detector {
 		t.Errorf("WriteToUDPAddrPort allocates %v times, want 1 at most", n)
 	}
 	if l.sent-before < 200 {

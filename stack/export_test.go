@@ -12,6 +12,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // WithRenewal is cfg with another least time between renewals of a lease.
@@ -39,7 +40,7 @@ const DeclineWait = dhcp.DeclineWait
 // Rounds is how often a test repeats what costs ten times as much with the race detector, which
 // sees as much in two rounds.
 func Rounds(n int) int {
-	if raceDetector {
+	if racing.Detector {
 		return min(n, 2)
 	}
 	return n

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // batchConn has the methods of x/net's PacketConn types.
@@ -243,7 +245,7 @@ func TestBatchDoesNotAllocate(t *testing.T) {
 		if n != len(in) {
 			t.Fatalf("read %d", n)
 		}
-	}); n != 0 && !raceDetector {
+	}); n != 0 && !racing.Detector {
 		t.Errorf("reading: %v allocations", n)
 	}
 	for before := r.direct.n.Load(); r.direct.n.Load() == before; {
@@ -251,7 +253,8 @@ func TestBatchDoesNotAllocate(t *testing.T) {
 	}
 	r.tap.deaf.Store(true)
 	out := messages(at, []byte("x"), []byte("y"))
-	if n := testing.AllocsPerRun(100, func() { from.WriteBatch(out, 0) }); n >= 1 && !raceDetector {
+	n := testing.AllocsPerRun(100, func() { from.WriteBatch(out, 0) })
+	if n >= 1 && !racing.Detector {
 		t.Errorf("sending: %v allocations", n)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // tap is a wire that records the UDP frames sent through it.
@@ -298,7 +299,7 @@ func TestHeaderTemplateDoesNotAllocate(t *testing.T) {
 	b := make([]byte, 64)
 	before := r.direct.n.Load()
 	n := testing.AllocsPerRun(500, func() { from.WriteToUDPAddrPort(b, at) })
-	if went := r.direct.n.Load() - before; n >= 1 && went > 400 && !raceDetector {
+	if went := r.direct.n.Load() - before; n >= 1 && went > 400 && !racing.Detector {
 		t.Errorf("%v allocations", n)
 	}
 }

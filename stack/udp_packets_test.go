@@ -27,6 +27,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/kernel"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack/packets"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // packetHosts returns a server with two receive queues and two addresses of each version of IP, and
@@ -444,7 +445,7 @@ func TestServePacketsCosts(t *testing.T) {
 		t.Errorf("%d calls", calls)
 	}
 	if n := testing.AllocsPerRun(100, func() { l.deliver(t, 2, maxBatch, ip, udp) }); n >= 1 &&
-		!raceDetector {
+		!racing.Detector {
 		t.Errorf("%v allocations", n)
 	}
 	l.full.Store(true)

@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/rdma-netstack/rdma-netstack/stack/packets"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // queued is the number of datagrams that came through netstack.
@@ -329,7 +330,7 @@ func TestRxQueueDoesNotAllocate(t *testing.T) {
 			_, _, err := c.ReadFromUDPAddrPort(b)
 			must(t, err)
 		}
-	}); n != 0 && !raceDetector {
+	}); n != 0 && !racing.Detector {
 		t.Errorf("%v allocations", n)
 	}
 }

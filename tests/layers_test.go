@@ -317,7 +317,8 @@ var services = []string{
 
 // anyTest is what every test file may import.
 var anyTest = []string{"tests/lib/need", "tests/lib/moving", "tests/lib/onwire",
-	"tests/lib/pipes", "clock", "clock/clocktest", "internal/random", xsys, xnet}
+	"tests/lib/pipes", "tests/lib/racing", "clock", "clock/clocktest", "internal/random", xsys,
+	xnet}
 
 // unsafeFiles are the files (patterns) that may import unsafe; assembly is
 // allowed in the first one's directory.

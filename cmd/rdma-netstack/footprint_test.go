@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // TestServeFootprint requires an idle server to use little CPU and memory. The figures it logs are
@@ -60,7 +61,7 @@ func TestServeFootprint(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("resident after 64 MiB served: %d KiB", resident)
-	if limit := 64 << 10; resident > limit && !raceDetector {
+	if limit := 64 << 10; resident > limit && !racing.Detector {
 		t.Errorf("resident memory is %d KiB, limit %d", resident, limit)
 	}
 	if err := errors.Join(s.step([]string{"signal", "TERM"}), s.step([]string{"end"}),

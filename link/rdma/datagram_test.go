@@ -14,6 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // datagram is the headers of n bytes from a host's port 7 to another's port 53, without checksums.
@@ -163,7 +164,7 @@ func TestDatagramDoesNotAllocate(t *testing.T) {
 	headers, payload := datagram(a, b, false, 64), make([]byte, 64)
 	b.ep.Close() // or it answers, from other goroutines
 	if n := testing.AllocsPerRun(200, func() { a.ep.WriteDatagram(headers, payload) }); n >= 1 &&
-		!hdrtest.RaceDetector {
+		!racing.Detector {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // shape is the numbers of frames in each run, as text: "[0 1] [2]".
@@ -357,7 +358,7 @@ func TestMergeAllocs(t *testing.T) {
 		for _, pkt := range w.buildPackets() {
 			pkt.DecRef()
 		}
-	}); n != 0 && !hdrtest.RaceDetector {
+	}); n != 0 && !racing.Detector {
 		t.Errorf("%v allocations per batch", n)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // TestUnshared: only a view without other references counts as unshared, and the check has no side
@@ -37,7 +37,7 @@ func TestUnshared(t *testing.T) {
 				t.Error("what others see has changed")
 			}
 			n := testing.AllocsPerRun(100, func() { unshared(v) })
-			if n != 0 && !hdrtest.RaceDetector {
+			if n != 0 && !racing.Detector {
 				t.Errorf("looking costs %v allocations", n)
 			}
 			other.Release()

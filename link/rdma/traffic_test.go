@@ -21,6 +21,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // data is n bytes in which an exchange of any two parts is detected.
@@ -288,13 +289,13 @@ func TestAllocs(t *testing.T) {
 			}
 		}
 	})
-	if n != 0 && !hdrtest.RaceDetector {
+	if n != 0 && !racing.Detector {
 		t.Errorf("receiving 8 frames: %v allocations", n)
 	}
 	pkt := hdrtest.ACKPacket(1)
 	defer pkt.DecRef()
 	n = testing.AllocsPerRun(200, func() { e.writeOne(pkt) })
-	if n != 0 && !hdrtest.RaceDetector {
+	if n != 0 && !racing.Detector {
 		t.Errorf("sending: %v allocations", n)
 	}
 	e.Close()

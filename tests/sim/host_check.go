@@ -8,6 +8,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 func (h *ourHost) check() error {
@@ -69,7 +70,7 @@ type deviceBooks struct {
 
 // check checks that each frame buffer of a stack's device has one owner.
 func (b *deviceBooks) check(s *stack.Stack) error {
-	if raceDetector {
+	if racing.Detector {
 		return nil
 	}
 	dev := s.Device()

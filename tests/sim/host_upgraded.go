@@ -15,6 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // upgradedHost is package stack in a process in whose place others come: on the rings of its card,
@@ -303,7 +304,7 @@ func (h *upgradedHost) down() error {
 // sockets, or queues, have given them, and of each that one of them held back, or gave another, and
 // of each that they gave the sockets or queues.
 func (h *upgradedHost) checkLinks() error {
-	if raceDetector {
+	if racing.Detector {
 		return nil
 	}
 	received, sent := h.past.received, h.past.sent

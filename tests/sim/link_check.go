@@ -5,12 +5,13 @@ import (
 	"fmt"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // checkLink checks, when no connection is left, that the link knows of each frame that the queues
 // of all devices, and packet sockets, have given it, and of each that it gave them.
 func (h *ourHost) checkLink() error {
-	if raceDetector {
+	if racing.Detector {
 		return nil
 	}
 	s := h.stack.LinkStats()

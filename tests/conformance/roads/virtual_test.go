@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // oneProcessor makes worlds reproducible.
@@ -79,7 +80,7 @@ func TestWorlds(t *testing.T) {
 		return
 	}
 	need.Long(t, "transfers of 16 MiB, a second each")
-	if raceDetector {
+	if racing.Detector {
 		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
 	}
 	for _, tt := range worlds {
@@ -108,7 +109,7 @@ func TestWorlds(t *testing.T) {
 func TestNoPath(t *testing.T) {
 	oneProcessor(t)
 	need.Long(t, "transfers of 32 MiB, some seconds")
-	if raceDetector {
+	if racing.Detector {
 		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
 	}
 	const begins = time.Second
@@ -138,7 +139,7 @@ func TestNoPath(t *testing.T) {
 func TestRest(t *testing.T) {
 	oneProcessor(t)
 	need.Long(t, "transfers of 4 MiB, some seconds")
-	if raceDetector {
+	if racing.Detector {
 		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
 	}
 	const size = 4 << 20

@@ -15,6 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // testKey keys the hash of flows.
@@ -291,7 +292,7 @@ func TestAllocs(t *testing.T) {
 		pkt.DecRef()
 		c.WritePacket(data)
 	})
-	if n != 0 && !hdrtest.RaceDetector {
+	if n != 0 && !racing.Detector {
 		t.Errorf("%v allocations per held ACK", n)
 	}
 }

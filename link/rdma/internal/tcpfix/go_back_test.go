@@ -19,6 +19,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // echoed has the peer acknowledge what came before ack, and returns the timestamp echo that
@@ -187,7 +188,7 @@ func (r *goBackRun) lightUp() {
 // and some seconds after one elsewhere on the path. It has not where netstack gets the
 // acknowledgements as they are.
 func TestGoBackOfNetstack(t *testing.T) {
-	if hdrtest.RaceDetector {
+	if racing.Detector {
 		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
 	}
 	oneProcessor(t)

@@ -11,8 +11,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
 )
 
 // oneProcessor makes runs reproducible.
@@ -101,7 +101,7 @@ func TestLossyWireStalled(t *testing.T) {
 		{lossyKind{0.15, false, false}, []uint64{43, 68, 116, 186}},
 		{lossyKind{0.15, false, true}, []uint64{21, 43, 138, 186}},
 	} {
-		if hdrtest.RaceDetector {
+		if racing.Detector {
 			tc.seeds = tc.seeds[:1]
 		}
 		for _, seed := range tc.seeds {
@@ -118,7 +118,7 @@ func TestLossyWireStalled(t *testing.T) {
 // seeds are the seeds to run of each kind: LOSSY_SEEDS, from LOSSY_FROM on, or a few.
 func seeds(t *testing.T) (from, to uint64) {
 	from, n := uint64(0), uint64(100)
-	if hdrtest.RaceDetector {
+	if racing.Detector {
 		n = 2
 	}
 	for name, v := range map[string]*uint64{"LOSSY_FROM": &from, "LOSSY_SEEDS": &n} {

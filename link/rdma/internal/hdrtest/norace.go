@@ -1,6 +1,0 @@
-//go:build !race
-
-package hdrtest
-
-// RaceDetector says that the race detector is off.
-const RaceDetector = false

@@ -1,5 +1,0 @@
-//go:build !race
-
-package roads
-
-const raceDetector = false

@@ -1,6 +1,0 @@
-//go:build !race
-
-package sim
-
-// raceDetector is off.
-const raceDetector = false
