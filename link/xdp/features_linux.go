@@ -209,6 +209,16 @@ func (a attributes) numberOf(kind uint16) (uint64, bool) {
 	return 0, false
 }
 
+// genericHeader mirrors struct genlmsghdr (include/uapi/linux/genetlink.h). Genlmsg of package nl
+// lacks the two reserved bytes, and sends what lies behind it in memory.
+type genericHeader struct{ command, version uint8 }
+
+// Len implements nl.NetlinkRequestData.
+func (genericHeader) Len() int { return nl.SizeofGenlmsg }
+
+// Serialize implements nl.NetlinkRequestData.
+func (h genericHeader) Serialize() []byte { return []byte{h.command, h.version, 0, 0} }
+
 // askFamily sends one request to a family of generic netlink and returns the answer's attributes.
 func (a *asker) askFamily(family string, command uint8, what *nl.RtAttr) (of attributes,
 	err error) {
@@ -217,7 +227,7 @@ func (a *asker) askFamily(family string, command uint8, what *nl.RtAttr) (of att
 		return of, err
 	}
 	answers, err := a.sendRequest(int(id), 0, a.common, unix.NETLINK_GENERIC,
-		&nl.Genlmsg{Command: command, Version: 1}, what)
+		genericHeader{command, 1}, what)
 	if err == nil && (len(answers) == 0 || len(answers[0]) < nl.SizeofGenlmsg) {
 		err = unix.EPROTO
 	}
@@ -236,7 +246,7 @@ func (a *asker) familyOf(name string) (uint16, error) {
 		return id, nil
 	}
 	answers, err := a.sendRequest(unix.GENL_ID_CTRL, 0, a.common, unix.NETLINK_GENERIC,
-		&nl.Genlmsg{Command: unix.CTRL_CMD_GETFAMILY, Version: 1},
+		genericHeader{unix.CTRL_CMD_GETFAMILY, 1},
 		nl.NewRtAttr(unix.CTRL_ATTR_FAMILY_NAME, nl.ZeroTerminated(name)))
 	if err == nil && (len(answers) == 0 || len(answers[0]) < nl.SizeofGenlmsg) {
 		err = unix.EPROTO

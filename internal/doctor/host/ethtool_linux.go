@@ -44,7 +44,12 @@ func askEthtool(netdev string, command uint8, flags uint32) (attributes, error) 
 		return nil, fmt.Errorf("ask ethtool about %s: %w", netdev, err)
 	}
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	req.AddData(&nl.Genlmsg{Command: command, Version: unix.ETHTOOL_GENL_VERSION})
+	var generic struct {
+		nl.Genlmsg
+		_ [2]byte // struct genlmsghdr has 4 bytes, and Genlmsg sends as many
+	}
+	generic.Command, generic.Version = command, unix.ETHTOOL_GENL_VERSION
+	req.AddData(&generic.Genlmsg)
 	header := nl.NewRtAttr(1|unix.NLA_F_NESTED, nil)
 	header.AddRtAttr(unix.ETHTOOL_A_HEADER_DEV_NAME, nl.ZeroTerminated(netdev))
 	header.AddRtAttr(unix.ETHTOOL_A_HEADER_FLAGS, nl.Uint32Attr(flags))
