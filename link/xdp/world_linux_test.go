@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,13 @@ type world struct{ ours, peer *lab.Net }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	return newWorldCabled(t, lab.Cable)
+}
+
+// newWorldCabled makes a world whose veth pair is made by a function like lab.Cable.
+func newWorldCabled(t testing.TB, cable func(a *lab.Net, aName string, b *lab.Net,
+	bName string) error) *world {
+	t.Helper()
 	need.NetNS(t)
 	need.Root(t)
 	w := &world{}
@@ -43,7 +51,7 @@ func newWorld(t testing.TB) *world {
 		t.Cleanup(func() { must(t, made.Close()) })
 		*n = made
 	}
-	must(t, lab.Cable(w.ours, ifname, w.peer, ifname))
+	must(t, cable(w.ours, ifname, w.peer, ifname))
 	onwire.Make(t, ifname, w.ours, w.peer)
 	must(t, w.ours.Do(func() error { return lab.Up(ifname, lab.Setup{MAC: netdev}) }))
 	must(t, w.peer.Do(func() error {
@@ -213,14 +221,15 @@ type reception struct {
 	frames chan packet.Frame
 	ended  chan error
 	queues int
+	counts []atomic.Uint64 // of frames by each queue, without chatter
 }
 
 // receiveAll runs a goroutine for each queue until the port is over.
 func receiveAll(p packet.Interface) *reception {
 	all := queues(p)
 	r := &reception{frames: make(chan packet.Frame, 10000), ended: make(chan error, len(all)),
-		queues: len(all)}
-	for _, q := range all {
+		queues: len(all), counts: make([]atomic.Uint64, len(all))}
+	for i, q := range all {
 		go func() {
 			var batch [8]packet.Frame
 			for {
@@ -230,6 +239,7 @@ func receiveAll(p packet.Interface) *reception {
 						continue
 					}
 					f.Data = append([]byte(nil), f.Data...)
+					r.counts[i].Add(1)
 					r.frames <- f
 				}
 				if n > 0 {
