@@ -87,8 +87,9 @@
 //	addrconf.memberships.telling
 //	addrconf.memberships.mu  netstack's callbacks take it
 //	addrconf.raEvents.mu  netstack's callbacks take it
-//	neighbours.mu  netstack's callbacks take it
-//	neighbours.known, uplink.bond.mu, failover.Link.mu, tcpMemory.telling, health.mu, tcpMemory.mu
+//	neighbours.Table.mu  netstack's callbacks take it
+//	neighbours.Table.known, uplink.bond.mu, failover.Link.mu, tcpMemory.telling, health.mu
+//	tcpMemory.mu
 //	timeWaits.mu  netstack's callbacks take it, and then that of TCP's options
 //	orphans.mu, slowStarts.mu, openConns.mu, dhcp.linkUpWaiters.mu, icmpErrors.mu, pathMTUs.mu
 //	routeCache.mu, replySources.mu, udpPortTable.mu, udpRxQueue.mu, deadline.mu, kernelQueue.mu

@@ -10,6 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/neighbours"
 )
 
 // hostDispatcher is between netstack's network layer and its sockets. It keeps the host from
@@ -285,7 +286,7 @@ func (e *ipv6Endpoint) WritePacket(r *gstack.Route, params gstack.NetworkHeaderP
 // are told of ICMP errors. Netstack does none of it.
 type ipLayer struct {
 	addrs      *addrconf.Manager
-	neighbours *neighbours
+	neighbours *neighbours.Table
 	errors     *icmpErrors
 	beside     bool // the kernel has the addresses, too, and answers for them (Config.Host)
 	local      localPrefixes
@@ -339,11 +340,11 @@ func (p ipv4Watched) NewEndpoint(nic gstack.NetworkInterface,
 	if nic.ID() != nicID {
 		return p.ipv4Whole.NewEndpoint(nic, d)
 	}
-	i := &neighbourNIC{NetworkInterface: limitMTU(nic, p.layer.limit4), table: p.layer.neighbours,
-		protocol: ipv4Protocol}
+	i := &neighbours.NIC{NetworkInterface: limitMTU(nic, p.layer.limit4),
+		Table: p.layer.neighbours, Protocol: ipv4Protocol}
 	ep := p.ipv4Whole.NewEndpoint(i, d)
 	if full, ok := ep.(ipv4Host); ok {
-		i.failed = full.HandleLinkResolutionFailure
+		i.Failed = full.HandleLinkResolutionFailure
 		return &ipv4Endpoint{full, nic, p.layer}
 	}
 	return ep
@@ -436,11 +437,11 @@ func (p ipv6Watched) NewEndpoint(nic gstack.NetworkInterface,
 	if nic.ID() != nicID {
 		return p.ipv6Whole.NewEndpoint(nic, d)
 	}
-	i := &neighbourNIC{NetworkInterface: limitMTU(nic, p.layer.limit6), table: p.layer.neighbours,
-		protocol: ipv6Protocol}
+	i := &neighbours.NIC{NetworkInterface: limitMTU(nic, p.layer.limit6),
+		Table: p.layer.neighbours, Protocol: ipv6Protocol}
 	ep := p.ipv6Whole.NewEndpoint(i, d)
 	if full, ok := ep.(ipv6Host); ok {
-		i.failed = full.HandleLinkResolutionFailure
+		i.Failed = full.HandleLinkResolutionFailure
 		return &ipv6Endpoint{full, nic, i, p.layer}
 	}
 	return ep
@@ -465,7 +466,7 @@ type ipv6Host interface {
 type ipv6Endpoint struct {
 	ipv6Host
 	nic        gstack.NetworkInterface
-	neighbours *neighbourNIC
+	neighbours *neighbours.NIC
 	layer      ipLayer
 }
 
@@ -523,7 +524,7 @@ func (p arpProtocol) NewEndpoint(nic gstack.NetworkInterface,
 	if nic.ID() != nicID {
 		return p.NetworkProtocol.NewEndpoint(nic, d)
 	}
-	i := &neighbourNIC{NetworkInterface: nic, table: p.layer.neighbours, protocol: ipv4Protocol}
+	i := &neighbours.NIC{NetworkInterface: nic, Table: p.layer.neighbours, Protocol: ipv4Protocol}
 	ep := p.NetworkProtocol.NewEndpoint(i, d)
 	if full, ok := ep.(arpHost); ok {
 		return arpEndpoint{full, i, p.layer}
@@ -541,7 +542,7 @@ type arpHost interface {
 // arpEndpoint is netstack's ARP on one interface, with its packets inspected.
 type arpEndpoint struct {
 	arpHost
-	nic   *neighbourNIC
+	nic   *neighbours.NIC
 	layer ipLayer
 }
 
@@ -553,12 +554,12 @@ func (e arpEndpoint) HandlePacket(pkt *gstack.PacketBuffer) {
 		if !e.layer.beside {
 			e.layer.addrs.HeardARP(header.ARP(h), e.nic)
 		}
-		e.nic.heardARP(header.ARP(h), !inGroupFrame(pkt))
+		e.nic.HeardARP(header.ARP(h), !inGroupFrame(pkt))
 		if e.layer.beside {
 			return
 		}
 		target := tcpip.AddrFrom4Slice(header.ARP(h).ProtocolAddressTarget())
-		if e.nic.isBroadcast(target) {
+		if e.nic.IsBroadcast(target) {
 			return
 		}
 	}

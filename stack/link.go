@@ -170,7 +170,7 @@ func (s *Stack) linkChanged(up bool) {
 func (s *Stack) linkIsUp() {
 	s.health.report(reportLink, nil)
 	s.conns.restartSlowStart()
-	s.neighbours.askAgain()
+	s.neighbours.AskAgain()
 	if s.link != nil {
 		s.link.Repeat()
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/neighbours"
 )
 
 // ports handed out when a caller asks for port 0: Linux's ip_local_port_range.
@@ -51,7 +52,7 @@ var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log(
 
 // newNetstack makes a netstack with the protocols a server needs and cfg's options.
 // Echo requests are answered by the network protocols themselves.
-func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours, mtu *linkMTU,
+func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours.Table, mtu *linkMTU,
 	errs *icmpErrors) (*gstack.Stack, error) {
 	installLogFilter()
 	dad := addrconf.Detection(cfg.Addressing.DuplicateDetection)
@@ -82,7 +83,7 @@ func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours, mtu *linkMT
 		opts.RandSource, opts.SecureRNG = netstackRandom{r}, r
 	}
 	g := gstack.New(opts)
-	n.net = g
+	n.Use(g)
 	if err := keepTCPWorkers(g.TransportProtocolInstance(tcp.ProtocolNumber),
 		cfg.TCP.Workers); err != nil {
 		cfg.Logger.Warn("TCP has a goroutine for each processor, where fewer would do; use the "+

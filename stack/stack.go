@@ -27,6 +27,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/neighbours"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
 
@@ -50,7 +51,7 @@ type Stack struct {
 	zones zones
 
 	icmp       *icmpErrors
-	neighbours *neighbours // hosts on the link, and what waits for their hardware addresses
+	neighbours *neighbours.Table // hosts on the link, and what waits for their hardware addresses
 
 	// epoch counts changes of addresses and routes; UDP conns drop cached routes when it moves.
 	epoch atomic.Uint64
@@ -148,7 +149,7 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	}
 	mtu, mtus := new(linkMTU), newPathMTUs(cfg.Clock, random.From(cfg.Random))
 	icmp := newICMPErrors(mtus)
-	hosts := newNeighbours(cfg)
+	hosts := neighbours.NewTable(cfg.Clock, cfg.Logger, cfg.Name)
 	s := &Stack{
 		mtu: mtu, icmp: icmp, neighbours: hosts,
 		cfg: cfg, name: cfg.Name, log: cfg.Logger,
@@ -293,7 +294,7 @@ func (s *Stack) end(cause error) {
 	if s.foreign != nil {
 		s.foreign.stopDelivery()
 	}
-	s.neighbours.close()
+	s.neighbours.Close()
 	for _, id := range []tcpip.NICID{nicID, loopbackID} {
 		s.net.RemoveNIC(id)
 	}

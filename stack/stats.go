@@ -81,6 +81,7 @@ func (s *Stack) Stats() Stats {
 	up, changes := s.uplink.LinkState()
 	addrs := s.addrs.Stats()
 	link := s.LinkStats() // first: of what it spares netstack has counted all
+	replaced, beyond := s.neighbours.Dropped()
 	return Stats{
 		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
@@ -96,8 +97,8 @@ func (s *Stack) Stats() Stats {
 		HardwareAddrConflicts: addrs.Twins,
 		ResolversRefused:      addrs.ResolversRefused,
 		HardwareAddrChanges:   addrs.Moves,
-		NeighbourMoves:        s.neighbours.moves.Load(), NeighbourDrops: s.neighbours.drops.Load(),
-		NeighbourOverflows: s.neighbours.floods.Load(),
+		NeighbourMoves:        s.neighbours.Moves(), NeighbourDrops: replaced,
+		NeighbourOverflows: beyond,
 		GroupFrameDrops:    s.icmp.dropped.Value(),
 		DHCPSent:           addrs.LeasesAsked, DHCPRefused: addrs.LeasesRefused,
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/neighbours"
 )
 
 // TestMissingFields: a version of gVisor in which fields are gone, or are of other kinds, makes
@@ -31,7 +32,7 @@ func TestMissingFields(t *testing.T) {
 	s := &Stack{}
 	cfg := Config{}.withDefaults()
 	g, err := newNetstack(cfg, addrconf.New(&env.Env{Clock: cfg.Clock}, nil, addrconf.Config{}),
-		newNeighbours(cfg), new(linkMTU), newICMPErrors(nil))
+		neighbours.NewTable(cfg.Clock, cfg.Logger, cfg.Name), new(linkMTU), newICMPErrors(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/neighbours"
 )
 
 // tcpWorkers counts the goroutines of this process that handle received segments.
@@ -28,7 +29,7 @@ func TestTCPWorkers(t *testing.T) {
 		cfg := Config{TCP: TCPOptions{Workers: tt.workers}}.withDefaults()
 		before := tcpWorkers()
 		g, err := newNetstack(cfg, addrconf.New(&env.Env{Clock: cfg.Clock}, nil, addrconf.Config{}),
-			newNeighbours(cfg), new(linkMTU), newICMPErrors(nil))
+			neighbours.NewTable(cfg.Clock, cfg.Logger, cfg.Name), new(linkMTU), newICMPErrors(nil))
 		must(t, err)
 		for end := time.Now().Add(time.Minute); tcpWorkers() != before+tt.want; runtime.Gosched() {
 			if time.Now().After(end) {

@@ -173,7 +173,7 @@ func TestHeaderTemplateFrames(t *testing.T) {
 				r := newDirectRig(t, closed)
 				from, to, at := r.conns(t, tt.network, tt.local, tt.remote)
 				send(t, from, to, at, []byte("which resolves the neighbour"))
-				for r.sender.neighbours.queued.Load() > 0 { // what follows may not overtake it
+				for r.sender.neighbours.Waits() { // what follows may not overtake it
 					time.Sleep(time.Millisecond)
 				}
 				send(t, from, to, at, []byte("which has the headers made"))

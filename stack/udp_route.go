@@ -165,10 +165,10 @@ type headerTemplate struct {
 // neighbour is not resolved, the route does not leave through the link, or what takes it may be
 // fragmented on the way and so needs an identification.
 func (c *UDPConn) buildTemplate(r *gstack.Route) (h *headerTemplate) {
-	moves := c.stack.neighbours.moves.Load()
+	moves := c.stack.neighbours.Moves()
 	version, room := c.stack.icmp.mtus.version.Load(), c.datagramRoom(r)
 	if r.OutgoingNIC() != nicID || r.Loop() != gstack.PacketOut || c.mayBeFragmented(r, room) ||
-		!c.stack.neighbours.ready(r) ||
+		!c.stack.neighbours.Ready(r) ||
 		r.ResolvedFields(nil) != nil {
 		return nil
 	}
@@ -271,7 +271,7 @@ type moment struct {
 }
 
 func (s *Stack) moment() moment {
-	return moment{s.clock.Now(), s.icmp.mtus.version.Load(), s.neighbours.moves.Load()}
+	return moment{s.clock.Now(), s.icmp.mtus.version.Load(), s.neighbours.Moves()}
 }
 
 // freshTemplate returns the template for a datagram of n bytes, its header included, or nil if the

@@ -153,7 +153,8 @@ var layers = map[string]layer{
 		module: []string{"link/rdma", "link/capture", "link/filter", "link/packet",
 			"link/failover", "link/uplink", "link/xdp",
 			"dv", "stack/internal/addrconf", "stack/internal/dhcp", "stack/internal/env",
-			"stack/internal/handover", "stack/internal/hostmode", "stack/internal/resolver",
+			"stack/internal/handover", "stack/internal/hostmode", "stack/internal/neighbours",
+			"stack/internal/resolver",
 			"internal/hostnet",
 			"clock", "internal/random", "internal/netclock",
 			"internal/memlimit", "stack/packets"},
@@ -185,6 +186,8 @@ var layers = map[string]layer{
 	"stack/internal/handover": {
 		module: []string{"stack/internal/env", "link/rdma", "dv"}, others: []string{gvisor, xsys},
 	},
+	"stack/internal/neighbours": {module: []string{"stack/internal/env", "clock"},
+		others: []string{gvisor}},
 	// the host's own addresses, shared with Linux; knows neither stack nor addrconf
 	"stack/internal/hostmode": {
 		module: []string{"stack/internal/env", "internal/backing",

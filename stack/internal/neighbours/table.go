@@ -1,4 +1,7 @@
-package stack
+// Package neighbours extends netstack's neighbour tables: packets wait for neighbours that are
+// being resolved, bounded in bytes, and an address that moves to another host is found there at
+// once.
+package neighbours
 
 import (
 	"log/slog"
@@ -33,7 +36,7 @@ const (
 	usableSlots = 1024
 )
 
-// neighbours extends netstack's neighbour table in two respects. It holds packets for neighbours
+// Table extends netstack's neighbour table in two respects. It holds packets for neighbours
 // that are being resolved, per neighbour and bounded in bytes, where netstack has room for 64
 // neighbours and fails what the oldest of them waits for. And it applies Linux's rules for who may
 // change an entry (net/ipv4/arp.c arp_process, net/core/neighbour.c __neigh_update), by which an
@@ -41,7 +44,7 @@ const (
 //
 // It is a gstack.NUDDispatcher, called with netstack's locks held: known is taken there and is the
 // innermost lock. Any goroutine may use it.
-type neighbours struct {
+type Table struct {
 	clock clock.Clock
 	log   *slog.Logger
 	name  string
@@ -55,7 +58,7 @@ type neighbours struct {
 	floods atomic.Uint64 // packets beyond maxUnresolvedTotal
 
 	known   sync.Mutex
-	entries map[tcpip.Address]neighbourEntry // those of netstack's table; guarded by known
+	entries map[tcpip.Address]tableEntry // those of netstack's table; guarded by known
 
 	queued atomic.Int64 // len(queues)
 	closed atomic.Bool  // set with mu held; netstack's answers come to nothing then
@@ -68,8 +71,8 @@ type neighbours struct {
 	logLimit  env.RateLimit
 }
 
-// neighbourEntry holds what netstack's table has of a neighbour.
-type neighbourEntry struct {
+// tableEntry holds what netstack's table has of a neighbour.
+type tableEntry struct {
 	mac     tcpip.LinkAddress
 	state   gstack.NeighborState
 	changed time.Time // when the state or the address was another one last
@@ -79,28 +82,42 @@ type neighbourEntry struct {
 type heldPackets struct {
 	packets  []*gstack.PacketBuffer
 	bytes    int
-	nic      *neighbourNIC
+	nic      *NIC
 	local    tcpip.Address // the source of the first, to ask from
 	attempts int
 }
 
-var _ gstack.NUDDispatcher = (*neighbours)(nil)
+var _ gstack.NUDDispatcher = (*Table)(nil)
 
-func newNeighbours(cfg Config) *neighbours {
-	return &neighbours{clock: cfg.Clock, log: cfg.Logger, name: cfg.Name,
-		entries: map[tcpip.Address]neighbourEntry{}, queues: map[tcpip.Address]*heldPackets{},
+// NewTable returns a table without entries. Log lines name the interface.
+func NewTable(c clock.Clock, log *slog.Logger, name string) *Table {
+	return &Table{clock: c, log: log, name: name,
+		entries: map[tcpip.Address]tableEntry{}, queues: map[tcpip.Address]*heldPackets{},
 		logLimit: env.RateLimit{Burst: 1, Period: time.Minute}}
 }
 
+// Use gives the table its netstack, before the link is in use.
+func (n *Table) Use(net *gstack.Stack) { n.net = net }
+
+// Moves returns how often a neighbour's hardware address has changed.
+func (n *Table) Moves() uint64 { return n.moves.Load() }
+
+// Dropped returns how many packets newer ones for the same neighbour have replaced, and how many
+// found too many waiting for all neighbours.
+func (n *Table) Dropped() (replaced, beyond uint64) { return n.drops.Load(), n.floods.Load() }
+
+// Waits reports whether packets wait for a neighbour.
+func (n *Table) Waits() bool { return n.queued.Load() > 0 }
+
 // OnNeighborAdded implements gstack.NUDDispatcher.
-func (n *neighbours) OnNeighborAdded(nic tcpip.NICID, e gstack.NeighborEntry) { n.note(nic, e) }
+func (n *Table) OnNeighborAdded(nic tcpip.NICID, e gstack.NeighborEntry) { n.note(nic, e) }
 
 // OnNeighborChanged implements gstack.NUDDispatcher.
-func (n *neighbours) OnNeighborChanged(nic tcpip.NICID, e gstack.NeighborEntry) { n.note(nic, e) }
+func (n *Table) OnNeighborChanged(nic tcpip.NICID, e gstack.NeighborEntry) { n.note(nic, e) }
 
 // OnNeighborRemoved implements gstack.NUDDispatcher.
-func (n *neighbours) OnNeighborRemoved(nic tcpip.NICID, e gstack.NeighborEntry) {
-	if nic != nicID {
+func (n *Table) OnNeighborRemoved(nic tcpip.NICID, e gstack.NeighborEntry) {
+	if nic != env.NIC {
 		return
 	}
 	n.known.Lock()
@@ -110,8 +127,8 @@ func (n *neighbours) OnNeighborRemoved(nic tcpip.NICID, e gstack.NeighborEntry) 
 }
 
 // note takes over an entry of netstack's table as it is now.
-func (n *neighbours) note(nic tcpip.NICID, e gstack.NeighborEntry) {
-	if nic != nicID {
+func (n *Table) note(nic tcpip.NICID, e gstack.NeighborEntry) {
+	if nic != env.NIC {
 		return
 	}
 	n.known.Lock()
@@ -119,7 +136,7 @@ func (n *neighbours) note(nic tcpip.NICID, e gstack.NeighborEntry) {
 	if old := n.entries[e.Addr]; len(old.mac) > 0 && old.mac != e.LinkAddr {
 		n.moves.Add(1)
 	}
-	n.entries[e.Addr] = neighbourEntry{e.LinkAddr, e.State, n.clock.Now()}
+	n.entries[e.Addr] = tableEntry{e.LinkAddr, e.State, n.clock.Now()}
 	if !hasLinkAddress(e.State) {
 		n.unpublish(e.Addr)
 	}
@@ -127,17 +144,17 @@ func (n *neighbours) note(nic tcpip.NICID, e gstack.NeighborEntry) {
 
 // noteMove takes over a change that netstack does not report: that of a reachable neighbour's
 // hardware address by an answer to a question.
-func (n *neighbours) noteMove(a tcpip.Address, mac tcpip.LinkAddress) {
+func (n *Table) noteMove(a tcpip.Address, mac tcpip.LinkAddress) {
 	n.known.Lock()
 	defer n.known.Unlock()
 	if e := n.entries[a]; e.state == gstack.Reachable && e.mac != mac {
 		n.moves.Add(1)
-		n.entries[a] = neighbourEntry{mac, e.state, n.clock.Now()}
+		n.entries[a] = tableEntry{mac, e.state, n.clock.Now()}
 	}
 }
 
 // entry returns what netstack's table has of a.
-func (n *neighbours) entry(a tcpip.Address) (e neighbourEntry, ok bool) {
+func (n *Table) entry(a tcpip.Address) (e tableEntry, ok bool) {
 	n.known.Lock()
 	defer n.known.Unlock()
 	e, ok = n.entries[a]
@@ -154,7 +171,7 @@ func hasLinkAddress(s gstack.NeighborState) bool {
 }
 
 // slot returns where a may be in usable.
-func (n *neighbours) slot(a tcpip.Address) *atomic.Pointer[tcpip.Address] {
+func (n *Table) slot(a tcpip.Address) *atomic.Pointer[tcpip.Address] {
 	var low uint32
 	if a.Len() == header.IPv4AddressSize {
 		b := a.As4()
@@ -167,19 +184,19 @@ func (n *neighbours) slot(a tcpip.Address) *atomic.Pointer[tcpip.Address] {
 }
 
 // unpublish ends the short way of packets to a. known is held.
-func (n *neighbours) unpublish(a tcpip.Address) {
+func (n *Table) unpublish(a tcpip.Address) {
 	if s := n.slot(a); s.Load() != nil && *s.Load() == a {
 		s.Store(nil)
 	}
 }
 
-// neighbourNIC is netstack's interface as its protocols see it, with a queue for each neighbour
+// NIC is netstack's interface as its protocols see it, with a queue for each neighbour
 // that is being resolved and with Linux's rules for changes of entries.
-type neighbourNIC struct {
+type NIC struct {
 	gstack.NetworkInterface
-	table    *neighbours
-	protocol tcpip.NetworkProtocolNumber
-	failed   func(*gstack.PacketBuffer) // reports a packet whose neighbour does not answer
+	Table    *Table
+	Protocol tcpip.NetworkProtocolNumber
+	Failed   func(*gstack.PacketBuffer) // reports a packet whose neighbour does not answer
 }
 
 // nextHop returns the neighbour that packets of r go to.
@@ -190,9 +207,9 @@ func nextHop(r *gstack.Route) tcpip.Address {
 	return r.RemoteAddress()
 }
 
-// ready says whether packets of r can go straight to the link: their neighbour's hardware address
-// is known, and none is held that they would overtake.
-func (n *neighbours) ready(r *gstack.Route) bool {
+// Ready reports whether packets of r can go straight to the link: the hardware address of their
+// neighbour is known, and none is held that they would overtake.
+func (n *Table) Ready(r *gstack.Route) bool {
 	if !r.IsResolutionRequired() {
 		return true
 	}
@@ -208,9 +225,9 @@ func (n *neighbours) ready(r *gstack.Route) bool {
 }
 
 // WritePacket implements gstack.NetworkInterface.
-func (i *neighbourNIC) WritePacket(r *gstack.Route, pkt *gstack.PacketBuffer) tcpip.Error {
+func (i *NIC) WritePacket(r *gstack.Route, pkt *gstack.PacketBuffer) tcpip.Error {
 	hop := nextHop(r)
-	n := i.table
+	n := i.Table
 	if n.queued.Load() == 0 {
 		if usable := n.slot(hop).Load(); usable != nil && *usable == hop {
 			return i.NetworkInterface.WritePacket(r, pkt)
@@ -227,7 +244,7 @@ func (i *neighbourNIC) WritePacket(r *gstack.Route, pkt *gstack.PacketBuffer) tc
 }
 
 // hold keeps a copy of pkt if the hardware address of its next hop is not known yet.
-func (n *neighbours) hold(i *neighbourNIC, hop, local tcpip.Address,
+func (n *Table) hold(i *NIC, hop, local tcpip.Address,
 	pkt *gstack.PacketBuffer) (held bool, err tcpip.Error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -261,7 +278,7 @@ func (n *neighbours) hold(i *neighbourNIC, hop, local tcpip.Address,
 
 // publish lets packets to a neighbour pass if its hardware address is known, and says whether it
 // is.
-func (n *neighbours) publish(hop tcpip.Address) bool {
+func (n *Table) publish(hop tcpip.Address) bool {
 	n.known.Lock()
 	defer n.known.Unlock()
 	if !hasLinkAddress(n.entries[hop].state) {
@@ -272,7 +289,7 @@ func (n *neighbours) publish(hop tcpip.Address) bool {
 }
 
 // dropOldest makes room for a newer packet to the same neighbour. mu is held.
-func (n *neighbours) dropOldest(q *heldPackets) {
+func (n *Table) dropOldest(q *heldPackets) {
 	size := q.packets[0].MemSize()
 	q.packets[0].DecRef()
 	q.packets[0] = nil
@@ -284,7 +301,7 @@ func (n *neighbours) dropOldest(q *heldPackets) {
 }
 
 // warn logs a line, one per minute at most. mu is held.
-func (n *neighbours) warn(what string) {
+func (n *Table) warn(what string) {
 	if ok, missed := n.logLimit.Allows(n.clock.Now()); ok {
 		n.log.Warn(what, "interface", n.name, "neighbours", len(n.queues), "bytes", n.bytes,
 			"more", missed)
@@ -293,7 +310,7 @@ func (n *neighbours) warn(what string) {
 
 // resolveNext asks netstack for as many of the neighbours that wait as it may. It asks on another
 // goroutine, for the caller may hold locks of netstack. mu is held.
-func (n *neighbours) resolveNext() {
+func (n *Table) resolveNext() {
 	for n.resolving < maxResolving && len(n.waiting) > 0 {
 		hop := n.waiting[0]
 		n.waiting = n.waiting[1:]
@@ -304,11 +321,11 @@ func (n *neighbours) resolveNext() {
 }
 
 // resolve asks netstack for a neighbour's hardware address.
-func (n *neighbours) resolve(hop tcpip.Address, i *neighbourNIC, local tcpip.Address) {
-	if !i.CheckLocalAddress(i.protocol, local) {
+func (n *Table) resolve(hop tcpip.Address, i *NIC, local tcpip.Address) {
+	if !i.CheckLocalAddress(i.Protocol, local) {
 		local = tcpip.Address{}
 	}
-	err := n.net.GetLinkAddress(nicID, hop, local, i.protocol,
+	err := n.net.GetLinkAddress(env.NIC, hop, local, i.Protocol,
 		func(r gstack.LinkResolutionResult) { // with netstack's locks held
 			if n.closed.Load() {
 				return // netstack aborts all questions when it ends
@@ -322,24 +339,24 @@ func (n *neighbours) resolve(hop tcpip.Address, i *neighbourNIC, local tcpip.Add
 	}
 }
 
-// askAgain asks at once for the neighbours that are being resolved. It is for a link that is up
+// AskAgain asks at once for the neighbours that are being resolved. It is for a link that is up
 // again: the questions before were lost, and netstack gives up after the last of them, as Linux
 // forgets its entries of an interface without carrier (neigh_carrier_down of
 // net/core/neighbour.c).
-func (n *neighbours) askAgain() {
+func (n *Table) AskAgain() {
 	for hop, i := range n.unanswered() {
 		if e, ok := n.entry(hop); ok && !hasLinkAddress(e.state) {
-			_ = n.net.RemoveNeighbor(nicID, i.protocol, hop) // aborts: takeHeld asks again
+			_ = n.net.RemoveNeighbor(env.NIC, i.Protocol, hop) // aborts: takeHeld asks again
 		}
 	}
 }
 
 // unanswered returns the neighbours that netstack is being asked for, and allows each all of its
 // attempts again.
-func (n *neighbours) unanswered() map[tcpip.Address]*neighbourNIC {
+func (n *Table) unanswered() map[tcpip.Address]*NIC {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all := map[tcpip.Address]*neighbourNIC{}
+	all := map[tcpip.Address]*NIC{}
 	for hop, q := range n.queues {
 		q.attempts = 0
 		all[hop] = q.nic
@@ -348,7 +365,7 @@ func (n *neighbours) unanswered() map[tcpip.Address]*neighbourNIC {
 }
 
 // resolved sends what waits for a neighbour, or reports that it cannot be sent.
-func (n *neighbours) resolved(hop tcpip.Address, mac tcpip.LinkAddress, err tcpip.Error) {
+func (n *Table) resolved(hop tcpip.Address, mac tcpip.LinkAddress, err tcpip.Error) {
 	for {
 		q, packets := n.takeHeld(hop, err)
 		for _, pkt := range packets {
@@ -356,7 +373,7 @@ func (n *neighbours) resolved(hop tcpip.Address, mac tcpip.LinkAddress, err tcpi
 				_ = q.nic.WritePacketToRemote(mac, pkt)
 			} else {
 				n.net.Stats().IP.OutgoingPacketErrors.Increment()
-				q.nic.failed(pkt)
+				q.nic.Failed(pkt)
 			}
 			pkt.DecRef()
 		}
@@ -369,7 +386,7 @@ func (n *neighbours) resolved(hop tcpip.Address, mac tcpip.LinkAddress, err tcpi
 // takeHeld removes the packets of a neighbour from its queue, and the queue once it is empty, so
 // that nothing overtakes what was held. After a failure the queue ends at once: what comes next
 // asks again. An entry that was evicted is asked for again, and there are no packets then.
-func (n *neighbours) takeHeld(hop tcpip.Address,
+func (n *Table) takeHeld(hop tcpip.Address,
 	err tcpip.Error) (*heldPackets, []*gstack.PacketBuffer) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -396,8 +413,8 @@ func (n *neighbours) takeHeld(hop tcpip.Address,
 	return q, packets
 }
 
-// close drops all that is held.
-func (n *neighbours) close() {
+// Close drops all that is held.
+func (n *Table) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed.Store(true)
@@ -412,10 +429,10 @@ func (n *neighbours) close() {
 }
 
 // HandleNeighborProbe implements gstack.NetworkInterface: a host asks for an address of ours and
-// says which its own is. Of IPv4, it is called by [neighbours.heardARP] in netstack's place.
-func (i *neighbourNIC) HandleNeighborProbe(p tcpip.NetworkProtocolNumber, a tcpip.Address,
+// says which its own is. Of IPv4, it is called by [NIC.HeardARP] in netstack's place.
+func (i *NIC) HandleNeighborProbe(p tcpip.NetworkProtocolNumber, a tcpip.Address,
 	mac tcpip.LinkAddress) tcpip.Error {
-	if p == ipv4Protocol || !i.isNeighbour(p, a) {
+	if p == header.IPv4ProtocolNumber || !i.isNeighbour(p, a) {
 		return nil
 	}
 	return i.NetworkInterface.HandleNeighborProbe(p, a, mac)
@@ -423,45 +440,46 @@ func (i *neighbourNIC) HandleNeighborProbe(p tcpip.NetworkProtocolNumber, a tcpi
 
 // HandleNeighborConfirmation implements gstack.NetworkInterface: a host says which its address is,
 // likewise.
-func (i *neighbourNIC) HandleNeighborConfirmation(p tcpip.NetworkProtocolNumber, a tcpip.Address,
+func (i *NIC) HandleNeighborConfirmation(p tcpip.NetworkProtocolNumber, a tcpip.Address,
 	mac tcpip.LinkAddress, flags gstack.ReachabilityConfirmationFlags) tcpip.Error {
-	if p == ipv4Protocol || !i.isNeighbour(p, a) {
+	if p == header.IPv4ProtocolNumber || !i.isNeighbour(p, a) {
 		return nil
 	}
 	return i.confirm(p, a, mac, flags)
 }
 
 // confirm has netstack change an entry, if there is one.
-func (i *neighbourNIC) confirm(p tcpip.NetworkProtocolNumber, a tcpip.Address,
+func (i *NIC) confirm(p tcpip.NetworkProtocolNumber, a tcpip.Address,
 	mac tcpip.LinkAddress, flags gstack.ReachabilityConfirmationFlags) tcpip.Error {
 	err := i.NetworkInterface.HandleNeighborConfirmation(p, a, mac, flags)
 	if err == nil && flags.Override && flags.Solicited && len(mac) > 0 {
-		i.table.noteMove(a, mac)
+		i.Table.noteMove(a, mac)
 	}
 	return err
 }
 
 // isNeighbour says whether a can be the address of another host on the link. No entry is made for
 // any other: for addresses of our own, the sender 0.0.0.0 of probes (RFC 5227 section 1.1), groups.
-func (i *neighbourNIC) isNeighbour(p tcpip.NetworkProtocolNumber, a tcpip.Address) bool {
+func (i *NIC) isNeighbour(p tcpip.NetworkProtocolNumber, a tcpip.Address) bool {
 	switch {
 	case i.CheckLocalAddress(p, a), a.Unspecified():
 		return false
-	case p == ipv4Protocol:
+	case p == header.IPv4ProtocolNumber:
 		return !header.IsV4MulticastAddress(a) && !header.IsV4LoopbackAddress(a) &&
-			!i.isBroadcast(a)
+			!i.IsBroadcast(a)
 	}
 	return !header.IsV6MulticastAddress(a) && !header.IsV6LoopbackAddress(a)
 }
 
-// isBroadcast says whether the IPv4 address a stands for all hosts.
-func (i *neighbourNIC) isBroadcast(a tcpip.Address) bool {
-	return a == header.IPv4Broadcast || i.table.net.IsSubnetBroadcast(nicID, ipv4Protocol, a)
+// IsBroadcast reports whether the IPv4 address a stands for all hosts.
+func (i *NIC) IsBroadcast(a tcpip.Address) bool {
+	return a == header.IPv4Broadcast ||
+		i.Table.net.IsSubnetBroadcast(env.NIC, header.IPv4ProtocolNumber, a)
 }
 
-// heardARP updates the table by a valid ARP packet as arp_process of Linux's net/ipv4/arp.c does.
+// HeardARP updates the table by a valid ARP packet as arp_process of Linux's net/ipv4/arp.c does.
 // toUs says that its frame was for our hardware address alone.
-func (i *neighbourNIC) heardARP(h header.ARP, toUs bool) {
+func (i *NIC) HeardARP(h header.ARP, toUs bool) {
 	mac := tcpip.LinkAddress(h.HardwareAddressSender())
 	sender := tcpip.AddrFrom4Slice(h.ProtocolAddressSender())
 	target := tcpip.AddrFrom4Slice(h.ProtocolAddressTarget())
@@ -469,27 +487,27 @@ func (i *neighbourNIC) heardARP(h header.ARP, toUs bool) {
 	switch {
 	case !reply && h.Op() != header.ARPRequest,
 		header.IsV4MulticastAddress(target), header.IsV4LoopbackAddress(target),
-		!i.isNeighbour(ipv4Protocol, sender):
+		!i.isNeighbour(header.IPv4ProtocolNumber, sender):
 		return
-	case !reply && !i.isBroadcast(target) && i.CheckLocalAddress(ipv4Protocol, target):
-		_ = i.NetworkInterface.HandleNeighborProbe(ipv4Protocol, sender, mac)
+	case !reply && !i.IsBroadcast(target) && i.CheckLocalAddress(header.IPv4ProtocolNumber, target):
+		_ = i.NetworkInterface.HandleNeighborProbe(header.IPv4ProtocolNumber, sender, mac)
 		return
 	}
-	e, ok := i.table.entry(sender)
+	e, ok := i.Table.entry(sender)
 	if !ok {
 		return
 	}
 	// An announcement names its sender twice, in a reply its hardware address as well.
 	gratuitous := sender == target &&
 		(!reply || mac == tcpip.LinkAddress(h.HardwareAddressTarget()))
-	override := gratuitous || i.table.clock.Since(e.changed) > arpLockTime
+	override := gratuitous || i.Table.clock.Since(e.changed) > arpLockTime
 	reachable := reply && toUs
 	switch {
 	case e.state == gstack.Unreachable:
-		_ = i.NetworkInterface.HandleNeighborProbe(ipv4Protocol, sender, mac)
+		_ = i.NetworkInterface.HandleNeighborProbe(header.IPv4ProtocolNumber, sender, mac)
 	case hasLinkAddress(e.state) && (e.mac != mac && !override || e.mac == mac && !reachable):
 		return
 	}
-	_ = i.confirm(ipv4Protocol, sender, mac,
+	_ = i.confirm(header.IPv4ProtocolNumber, sender, mac,
 		gstack.ReachabilityConfirmationFlags{Solicited: reachable, Override: override})
 }
