@@ -105,34 +105,33 @@ func (f flow) exchange(t testing.TB, p packet.Interface, r *reception) {
 
 // TestChannels changes the number of receive queues under traffic of 64 flows: those of queues
 // without a socket of ours come by packet sockets, those of the others by AF_XDP as before, and
-// each change is told of once.
+// each change is told of once. On queues that a veth has from the beginning the program runs, which
+// passes them; on those that it gets later Linux 6.18 runs none.
 func TestChannels(t *testing.T) {
 	need.Tool(t, "ethtool")
 	for _, by := range []Send{SendSockets, SendRings} {
 		t.Run(by.String(), func(t *testing.T) {
 			w := newWorldCabled(t, cableOfQueues)
-			must(t, w.setChannels(1))
+			must(t, w.setChannels(mostChannels))
 			reports := make(chan error, 10)
-			p := w.open(t, Config{Options: Options{Send: by},
+			p := w.open(t, Config{Config: packet.Config{Queues: 1}, Options: Options{Send: by},
 				Report: func(err error) { reports <- err }})
 			r, flows := receiveAll(p), w.openFlows(t)
-			changes := uint64(0)
-			for _, queues := range []int{1, 4, 2, 1, 4} {
-				if p.Stats().XDP.NetdevQueues != queues {
+			for changes, queues := range []int{mostChannels, 1, 4, 2, 1} {
+				if changes > 0 {
 					must(t, w.setChannels(queues))
-					p.lookAtQueues()
-					p.lookAtQueues()
-					changes++
-					want := fmt.Sprintf("receives by %d queues and has sockets on 1,", queues)
-					select {
-					case err := <-reports:
-						if queues == 1 && err != nil ||
-							queues > 1 && (err == nil || !strings.Contains(err.Error(), want)) {
-							t.Errorf("%d queues: told %v", queues, err)
-						}
-					case <-time.After(20 * time.Second):
-						t.Fatalf("%d queues: nobody was told", queues)
+				}
+				p.lookAtQueues()
+				p.lookAtQueues()
+				want := fmt.Sprintf("receives by %d queues and has sockets on 1,", queues)
+				select {
+				case err := <-reports:
+					if queues == 1 && err != nil ||
+						queues > 1 && (err == nil || !strings.Contains(err.Error(), want)) {
+						t.Errorf("%d queues: told %v", queues, err)
 					}
+				case <-time.After(20 * time.Second):
+					t.Fatalf("%d queues: nobody was told", queues)
 				}
 				direct, beside := -int(r.counts[0].Load()), -int(r.counts[1].Load())
 				for _, f := range flows {
@@ -145,7 +144,7 @@ func TestChannels(t *testing.T) {
 						queues, direct, beside, len(reports))
 				}
 				if x := p.Stats().XDP; x.Bound != 1 || x.NetdevQueues != queues ||
-					x.QueueChanges != changes || p.Dropped() != 0 {
+					x.QueueChanges != uint64(changes) || p.Dropped() != 0 {
 					t.Errorf("%d queues: %+v, %d dropped", queues, x, p.Dropped())
 				}
 			}
