@@ -102,3 +102,6 @@ func SendQueues(receive, processors int) int { return sendQueues(receive, proces
 
 // DefaultWorkers returns the default of TCPOptions.Workers.
 func DefaultWorkers(processors int) int { return defaultWorkers(processors) }
+
+// Peers returns what prefixes must not be denied over in place of their sources.
+func (s *Stack) Peers() []netip.Addr { return s.conns.peers(s.addrs.Addrs()) }

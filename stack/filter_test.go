@@ -3,9 +3,12 @@ package stack_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -119,6 +122,49 @@ func TestFilter(t *testing.T) {
 		!strings.Contains(err.Error(), "rdma.Options.Filter") {
 		t.Errorf("New with a filter: %v", err)
 	}
+}
+
+// TestPeers: a stack spares its own addresses, whoever it has a connection with and whom a
+// connected UDP socket is for, and no other.
+func TestPeers(t *testing.T) {
+	near, far := wire.Pair()
+	us := openFiltered(t, near, "192.0.2.1/24", nil)
+	other := openFiltered(t, far, "192.0.2.2/24", nil)
+	want := func(when string, want ...string) {
+		t.Helper()
+		got := map[string]bool{}
+		for _, a := range us.Peers() {
+			if a.Is4() {
+				got[a.String()] = true
+			}
+		}
+		if fmt.Sprint(slices.Sorted(maps.Keys(got))) != fmt.Sprint(want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	ln, err := us.Listen("tcp", ":7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	want("with a listener", "192.0.2.1")
+	c, err := other.Dial("tcp", "192.0.2.1:7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if accepted, err := ln.Accept(); err != nil {
+		t.Fatal(err)
+	} else {
+		defer accepted.Close()
+	}
+	want("with a connection", "192.0.2.1", "192.0.2.2")
+	u, err := us.Dial("udp", "192.0.2.9:9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	want("with a connected UDP socket", "192.0.2.1", "192.0.2.2", "192.0.2.9")
 }
 
 // TestFilterCapture: a capture has what the filter drops with the rule that did, of both

@@ -95,6 +95,34 @@ func (o *openConns) endpoints() iter.Seq2[*tcp.Endpoint, tcp.EndpointState] {
 	}
 }
 
+// peers returns the addresses of own, and those of connections and connected UDP sockets. One that
+// has only asked for a connection is none.
+func (o *openConns) peers(own []netip.Prefix) (all []netip.Addr) {
+	for _, p := range own {
+		all = append(all, p.Addr())
+	}
+	for _, ep := range o.net.RegisteredEndpoints() {
+		has, ok := ep.(tcpip.Endpoint)
+		if !ok {
+			continue
+		}
+		if t, ok := ep.(*tcp.Endpoint); ok {
+			switch tcp.EndpointState(t.State()) {
+			case tcp.StateListen, tcp.StateSynRecv, tcp.StateClose, tcp.StateError:
+				continue
+			}
+		}
+		info, ok := has.Info().(*gstack.TransportEndpointInfo)
+		if !ok || info.ID.RemotePort == 0 {
+			continue
+		}
+		if a, ok := netip.AddrFromSlice(info.ID.RemoteAddress.AsSlice()); ok {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
 func (o *openConns) add(c *TCPConn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

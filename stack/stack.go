@@ -188,6 +188,7 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	if cfg.Filter != nil {
 		cfg.Filter.LogTo(s.log)
 		cfg.Filter.Spare(func() []netip.Addr { return lifelinesOf(s) })
+		cfg.Filter.SparePeers(func() []netip.Addr { return s.conns.peers(s.addrs.Addrs()) })
 	}
 	cfg.adoptPrefixes()
 	s.health.init(cfg.Clock, cfg.HealthChanged)

@@ -46,7 +46,8 @@ func showFilterCommand(out streams) *cobra.Command {
 		Args: noWords,
 		Long: `Prints the prefixes that are denied and allowed, then the rules of each chain in the order in which
 they count, each with the packets that it has decided since the list was loaded. Prefixes that were
-denied for a flood say how often that was so lately; ahead says what the NIC or packet sockets drop
+denied for a flood say how often that was so lately, and of how many sources if a prefix is denied
+in their place; ahead says what the NIC or packet sockets drop
 in place of the filter.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s stack.FilterStatus
@@ -71,6 +72,9 @@ func (f *lookFlags) printFilter(w io.Writer, s stack.FilterStatus) error {
 		}
 		if e.Automatic {
 			until += fmt.Sprintf(", for a flood (%d)", e.Times)
+		}
+		if e.Sources > 0 {
+			until += fmt.Sprintf(" of %d sources", e.Sources)
 		}
 		fmt.Fprintf(t, "%s\t%d packets\t%s %s\n", e.Verdict, e.Packets, e.Prefix, until)
 	}

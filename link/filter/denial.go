@@ -18,9 +18,12 @@ type denials struct {
 	asked  []denial   // of fixed capacity
 	timer  clock.Timer
 	spare  func() []netip.Addr // nil: nobody
+	peers  func() []netip.Addr // nil: nobody
 	before map[netip.Prefix]offence
+	// joinNext tells when prefixes may be looked for that many sources are in.
+	joinNext time.Time
 
-	total, spared, full atomic.Uint64
+	total, spared, full, joined atomic.Uint64
 }
 
 // denial asks that a source be denied.
@@ -89,7 +92,13 @@ func (f *Filter) denyAsked() {
 	if spare != nil {
 		spared = spare()
 	}
+	f.denySources(asked, spared)
+	f.joinSources(spared)
+}
 
+// denySources denies sources, as many as there is room for.
+func (f *Filter) denySources(asked []denial, spared []netip.Addr) {
+	d := &f.denials
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known, automatic := map[netip.Prefix]bool{}, 0
@@ -105,7 +114,7 @@ func (f *Filter) denyAsked() {
 	for _, of := range asked {
 		p := of.of.prefixFrom(of.family, of.bits)
 		switch {
-		case known[p]:
+		case known[p], isJoined(p, known):
 			continue
 		case containsAny(p, spared):
 			d.spared.Add(1)

@@ -40,6 +40,8 @@ type Entry struct {
 	// Automatic says that the source kept up a flood, Times how often that had it denied lately.
 	Automatic bool `json:"automatic,omitempty"`
 	Times     int  `json:"times,omitempty"`
+	// Sources counts the sources that a prefix was denied in place of; 0: it was not.
+	Sources int `json:"sources,omitempty"`
 
 	tally *tally
 }
@@ -471,10 +473,12 @@ type Status struct {
 	Sources int    `json:"sources"`
 	Evicted uint64 `json:"evicted"`
 	// Denials counts sources that were denied for a flood, Spared the times that one was not as it
-	// is a resolver or router, and Full the times for want of room.
+	// is a resolver or router, and Full the times for want of room. Joined counts the prefixes that
+	// were denied in place of many of their sources.
 	Denials uint64 `json:"denials"`
 	Spared  uint64 `json:"spared"`
 	Full    uint64 `json:"full"`
+	Joined  uint64 `json:"joined"`
 	// Offloaded counts the rules at work ahead of the filter, in the NIC or in the filters of
 	// packet sockets, Waiting those that found no room there, OffloadDropped what they have
 	// dropped as far as it is counted there, and OffloadRefused the rules that were refused.
@@ -511,7 +515,7 @@ func (f *Filter) Status() (s Status) {
 	}
 	s.Loads, s.Flows = f.loads.Load(), f.flows.count()
 	s.Denials, s.Spared = f.denials.total.Load(), f.denials.spared.Load()
-	s.Full = f.denials.full.Load()
+	s.Full, s.Joined = f.denials.full.Load(), f.denials.joined.Load()
 	s.Offloaded, s.Waiting = int(f.offload.rules.Load()), int(f.offload.waiting.Load())
 	s.OffloadDropped, s.OffloadRefused = f.offload.dropped.Load(), f.offload.refused.Load()
 	c := f.current.Load()

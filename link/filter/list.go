@@ -200,6 +200,14 @@ func (s *addressSet) has(a address) bool {
 	return found || i > 0 && a.compare(s.spans[i-1].last) <= 0
 }
 
+// overlaps reports whether an address of a range, which is of the set's family, is in it.
+func (s *addressSet) overlaps(of span) bool {
+	i, found := slices.BinarySearchFunc(s.spans, of.last, func(r span, a address) int {
+		return r.first.compare(a)
+	})
+	return found || i > 0 && of.first.compare(s.spans[i-1].last) <= 0
+}
+
 // byteSet holds a set of numbers from 0 to 255.
 type byteSet [4]uint64
 

@@ -182,9 +182,12 @@ func TestAutomaticDenial(t *testing.T) {
 // source returns the nth of many addresses.
 func numbered(n int) string { return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255) }
 
-// TestFloodsOfSources: of 1, 100 and 10,000 sources that flood each is denied, and no other.
+// TestFloodsOfSources: of 1, 100 and 10,000 sources that flood each is denied, and no other. Those
+// of a /24 are denied by one prefix, for which there is a rule ahead of the filter.
 func TestFloodsOfSources(t *testing.T) {
-	for _, n := range []int{1, 100, 10000} {
+	for _, tt := range []struct{ sources, entries, busy int }{{1, 1, 1}, {100, 1, 1},
+		{10000, 39 + 16, 39}} {
+		n := tt.sources
 		f, c := newTimedFilter(t, strings.ReplaceAll(limited, "100/second burst 100 packets",
 			"2/second burst 2 packets"))
 		packets := make([][]byte, n)
@@ -212,9 +215,39 @@ func TestFloodsOfSources(t *testing.T) {
 			b.End()
 			c.Advance(500 * time.Millisecond)
 		}
-		s := f.Status()
-		if s.Denials != uint64(n) || len(s.Entries) != n || s.Full != 0 {
-			t.Errorf("of %d sources %d are denied, %d found no room", n, s.Denials, s.Full)
+		c.Advance(2 * joinEvery)
+		s, sources := f.Status(), 0
+		for _, e := range s.Entries {
+			sources += max(e.Sources, 1)
+		}
+		// some are denied by their prefix before they have asked for it
+		if s.Denials != uint64(sources) || sources > n || sources < n*9/10 || s.Full != 0 {
+			t.Errorf("of %d sources %d are denied, %d by prefixes, %d found no room", n, s.Denials,
+				sources, s.Full)
+		}
+		if len(s.Entries) != tt.entries {
+			t.Errorf("%d sources are denied by %d prefixes, want %d", n, len(s.Entries), tt.entries)
+		}
+		b.Begin(f)
+		for _, ip := range packets {
+			for range 70 * max(1, 100/n) {
+				if b.Receive(ip) == "" {
+					t.Fatalf("of %d sources % x is not denied", n, ip[12:16])
+				}
+			}
+		}
+		b.End()
+		c.Advance(aging)
+		whole := 0 // prefixes of TCP that would be rules
+		all, _ := f.Busiest()
+		for _, k := range all {
+			if k.Proto == protoTCP && (n == 1 || k.From.Bits() == 24) {
+				whole++
+			}
+		}
+		if whole != tt.busy {
+			t.Errorf("%d sources: %d prefixes would be dropped ahead of the filter, want %d", n,
+				whole, tt.busy)
 		}
 		if got := pass(f, 3, syn("198.51.100.1")); got != 2 {
 			t.Errorf("beside %d floods %d of 3 packets of another source pass, want 2", n, got)

@@ -41,7 +41,7 @@ func (p *page) filter(s stack.FilterStatus) {
 		count[e.Verdict]++
 		packets[e.Verdict] += e.Packets
 		if e.Automatic {
-			automatic++
+			automatic += uint64(max(e.Sources, 1))
 		}
 	}
 	p.family(gauge, "filter_prefixes", "Prefixes that are denied or allowed ahead of the list.",
@@ -58,6 +58,8 @@ func (p *page) filter(s stack.FilterStatus) {
 	p.family(gauge, "filter_denied_sources", "Sources that are denied for a flood.", of(automatic))
 	p.family(counter, "filter_denials_total", "Sources that were denied for a flood.",
 		of(s.Denials))
+	p.family(counter, "filter_denials_joined_total", "Prefixes that were denied in place of many "+
+		"of their sources.", of(s.Joined))
 	p.family(gauge, "filter_offloaded_rules",
 		"Rules that drop ahead of the filter, in the NIC or in packet sockets.",
 		of(uint64(s.Offloaded)))
