@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	neturl "net/url"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -40,32 +42,73 @@ func filterSection(out streams) *cobra.Command {
 	return cmd
 }
 
+// filterPage says which of many prefixes, and of each chain's rules, are printed.
+type filterPage struct{ offset, limit int }
+
+// filterLines says how many lines of prefixes, and of a chain, are printed by themselves.
+const filterLines = 100
+
+// printedOf returns the first of n that is printed, and the one behind the last.
+func (p filterPage) printedOf(n int) (from, to int) {
+	if from, to = min(p.offset, n), n; p.limit > 0 {
+		to = min(n, from+p.limit)
+	}
+	return from, to
+}
+
+// printRest says how many of n are not printed, if some are not.
+func (p filterPage) printRest(w io.Writer, n int, of string) {
+	switch from, to := p.printedOf(n); {
+	case n == to-from:
+	case from == to:
+		fmt.Fprintf(w, "none of %d %s: --offset is behind the last\n", n, of)
+	case to == n:
+		fmt.Fprintf(w, "%d to %d of %d %s\n", from+1, to, n, of)
+	default:
+		fmt.Fprintf(w, "%d to %d of %d %s; --offset %d has more, --limit 0 all\n", from+1, to, n,
+			of, to)
+	}
+}
+
 func showFilterCommand(out streams) *cobra.Command {
 	var f lookFlags
+	page := filterPage{limit: filterLines}
 	cmd := &cobra.Command{Use: "show", Short: "rules, and how many packets each has decided",
 		Args: noWords,
-		Long: `Prints the prefixes that are denied and allowed, then the rules of each chain in the order in which
-they count, each with the packets that it has decided since the list was loaded. Prefixes that were
-denied for a flood say how often that was so lately, and of how many sources if a prefix is denied
-in their place; ahead says what the NIC or packet sockets drop
-in place of the filter.`,
+		Long: `Prints the prefixes that are denied and allowed, the newest first, then the rules of each chain in
+the order in which they count, each with the packets that it has decided since the list was loaded.
+Prefixes that were denied for a flood say how often that was so lately, and of how many sources if a
+prefix is denied in their place; ahead says what the NIC or packet sockets drop in place of the
+filter. Of many prefixes, or rules of a chain, the first 100 are printed, and a line with their
+number; --json has all of them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch changed := cmd.Flags().Changed; {
+			case page.limit < 0 || page.offset < 0:
+				return usageError{fmt.Errorf("--limit %d, --offset %d: want no less than 0",
+					page.limit, page.offset)}
+			case f.json && (changed("limit") || changed("offset")):
+				return usageError{errors.New("--json prints all: leave out --limit and --offset")}
+			}
 			var s stack.FilterStatus
 			if err := f.ask(cmd.Context(), "/filter", &s); err != nil {
 				return err
 			}
-			return f.printFilter(out.stdout, s)
+			return f.printFilter(out.stdout, s, page)
 		}}
-	f.addTo(cmd)
+	f.addTo(cmd, opt("limit", "N", &page.limit, "how many prefixes, and rules of a chain; 0: all"),
+		opt("offset", "N", &page.offset, "leave out the first N of each"))
 	return cmd
 }
 
-func (f *lookFlags) printFilter(w io.Writer, s stack.FilterStatus) error {
+func (f *lookFlags) printFilter(w io.Writer, s stack.FilterStatus, page filterPage) error {
 	if f.json {
 		return json.NewEncoder(w).Encode(s)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, e := range s.Entries {
+	from, to := page.printedOf(len(s.Entries))
+	newest := slices.Clone(s.Entries)
+	slices.Reverse(newest)
+	for _, e := range newest[from:to] {
 		until := ""
 		if !e.Until.IsZero() {
 			until = "until " + e.Until.Local().Format(time.DateTime)
@@ -78,11 +121,14 @@ func (f *lookFlags) printFilter(w io.Writer, s stack.FilterStatus) error {
 		}
 		fmt.Fprintf(t, "%s\t%d packets\t%s %s\n", e.Verdict, e.Packets, e.Prefix, until)
 	}
+	page.printRest(t, len(newest), "prefixes, the newest first")
 	for _, c := range s.Chains {
 		fmt.Fprintf(t, "chain %s\t\t\n", c.Name)
-		for _, r := range c.Rules {
+		from, to := page.printedOf(len(c.Rules))
+		for _, r := range c.Rules[from:to] {
 			fmt.Fprintf(t, "  rule %d\t%d packets\t%s\n", r.Number, r.Packets, r.Text)
 		}
+		page.printRest(t, len(c.Rules), "rules of chain "+c.Name)
 		fmt.Fprintf(t, "  policy\t%d packets\t%s\n", c.Packets, c.Policy)
 	}
 	if s.Offloaded+s.Waiting > 0 || s.OffloadDropped+s.OffloadRefused > 0 {
@@ -198,5 +244,5 @@ func (f *lookFlags) postFilter(ctx context.Context, out streams, path string,
 	if err := json.NewDecoder(answer).Decode(&s); err != nil {
 		return fmt.Errorf("decode what process %d says of its filter: %w", server.PID, err)
 	}
-	return f.printFilter(out.stdout, s)
+	return f.printFilter(out.stdout, s, filterPage{limit: filterLines})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +54,11 @@ func TestFilterCommands(t *testing.T) {
 		{"filter load " + second, exitDone,
 			"chain output rule 1 0 packets ip daddr 192.0.2.7 drop", ""},
 		{"status filter", exitDone, "203.0.113.9/32", ""},
+		{"filter show --limit 1", exitDone, "allow 0 packets 203.0.113.0/24 1 to 1 of 2 " +
+			"prefixes, the newest first; --offset 1 has more, --limit 0 all chain output", ""},
+		{"filter show --offset 1 --limit 7", exitDone, "203.0.113.9/32", ""},
+		{"filter show --limit -1", exitUsage, "", "want no less than 0"},
+		{"filter show --json --limit 1", exitUsage, "", "--json prints all"},
 		{"filter forget 203.0.113.9", exitDone, "allow 0 packets 203.0.113.0/24", ""},
 		{"filter forget 203.0.113.9", exitFailed, "", "is neither denied nor allowed"},
 		{"filter load " + bad, exitFailed, "", `line 2: "reject": nothing is answered here`},
@@ -86,6 +93,65 @@ func TestFilterCommands(t *testing.T) {
 	if _, err := openSlice(t.Context(), f, warningLog(os.Stderr)); err == nil ||
 		!strings.Contains(err.Error(), "--filter "+bad+": line 2: ") {
 		t.Errorf("a server with a bad list: %v", err)
+	}
+}
+
+// TestFilterPages prints 20,000 prefixes and 150 rules a page at a time: each is on one, and
+// a line says what is not.
+func TestFilterPages(t *testing.T) {
+	const prefixes, rules = 20_000, 150
+	var s stack.FilterStatus
+	s.Entries = slices.Grow(s.Entries, prefixes)[:prefixes]
+	for n := range s.Entries {
+		e := &s.Entries[n]
+		e.Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 32)
+		e.Verdict = "deny"
+	}
+	s.Chains = slices.Grow(s.Chains, 1)[:1]
+	c := &s.Chains[0]
+	c.Name, c.Policy = "input", "accept"
+	c.Rules = slices.Grow(c.Rules, rules)[:rules]
+	for n := range c.Rules {
+		c.Rules[n].Number = n + 1
+	}
+	show := func(p filterPage) (lines []string) {
+		var out bytes.Buffer
+		if err := new(lookFlags).printFilter(&out, s, p); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out.String()) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+		return lines
+	}
+	first := show(filterPage{limit: filterLines})
+	if len(first) != 100+1+1+100+1+1 || !strings.Contains(first[0], " 10.0.78.31/32") ||
+		first[100] != "1 to 100 of 20000 prefixes, the newest first; --offset 100 has more, "+
+			"--limit 0 all" ||
+		first[202] != "1 to 100 of 150 rules of chain input; --offset 100 has more, "+
+			"--limit 0 all" {
+		t.Errorf("the first page has %d lines: %q", len(first), first)
+	}
+	seen := map[string]int{}
+	for from := 0; from < prefixes; from += 3000 {
+		page := show(filterPage{from, 3000})
+		for _, line := range page {
+			if strings.HasPrefix(line, "deny") || strings.HasPrefix(line, "rule") {
+				seen[line]++
+			}
+		}
+		if from == 18_000 && (page[2000] != "18001 to 20000 of 20000 prefixes, the newest first" ||
+			page[2002] != "none of 150 rules of chain input: --offset is behind the last") {
+			t.Errorf("%q", page[2000:])
+		}
+	}
+	for line, n := range seen {
+		if n != 1 {
+			t.Errorf("%s: on %d pages", line, n)
+		}
+	}
+	if n := len(show(filterPage{})); len(seen) != prefixes+rules || n != prefixes+rules+2 {
+		t.Errorf("%d lines on all pages, %d on one with all", len(seen), n)
 	}
 }
 
