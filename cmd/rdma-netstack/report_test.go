@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
 // complaint is a problem of a server that report finds.
@@ -41,6 +44,9 @@ func complaints() []complaint {
 			nothing, lossyWire, "as the peer told that they are missing"},
 		{"small-mtu", plan{nic: dv.NIC{MTU: 1500}, portMTU: 9000}, nothing, nothing,
 			"the MTU is 1500, that of the port 9000"},
+		{"memory-pressure", plan{clientMTU: 1500, tcp: stack.TCPOptions{MaxMemory: 256 << 10}},
+			nothing, fillMemory, "of 262144 bytes; two thirds were reached"},
+		{"gc-share", plan{}, nothing, makeGarbage, " went to garbage collection"},
 		{"capture-left-on", plan{}, forgetCapture, nothing, "1 captures run"},
 		{"debug-endpoints", plan{debug: []string{"/-/status"}}, nothing, nothing, "/-/status"},
 	}
@@ -102,6 +108,53 @@ func fillBacklog(w *sickWorld) {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// fillMemory has clients send what the server does not read.
+func fillMemory(w *sickWorld) {
+	ln, err := w.server.Listen("tcp", "192.0.2.10:80")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { ln.Close() })
+	for range 8 {
+		conn, err := w.client.Dial("tcp", "192.0.2.10:80")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { conn.Close() })
+		accepted, err := ln.Accept()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(func() { accepted.Close() })
+		go io.Copy(conn, zeros{}) // until it is closed
+	}
+	w.await("memory_pressures", 1)
+}
+
+// makeGarbage has the process collect garbage most of the time, for a second of a processor's.
+func makeGarbage(w *sickWorld) {
+	defer debug.SetGCPercent(debug.SetGCPercent(1))
+	type node struct{ next *node }
+	var kept *node
+	for range 1 << 20 {
+		kept = &node{kept}
+	}
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		before := admin.ReadFacts(w.server)
+		for from := time.Now(); time.Since(from) < 2*time.Second; {
+			for size := range 1000 {
+				runtime.KeepAlive(make([]byte, size)) // on the heap, as the size is not known
+			}
+		}
+		runtime.GC() // the runtime counts when a collection ends
+		now := admin.ReadFacts(w.server)
+		if now.BusySeconds-before.BusySeconds > 1 {
+			break
+		}
+	}
+	runtime.KeepAlive(kept)
 }
 
 // forgetCapture starts a capture, which runs until the test ends.
