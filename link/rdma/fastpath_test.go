@@ -333,9 +333,15 @@ func compare(t *testing.T, fast, ordinary *judge) {
 // read reads all datagrams that wait in the socket.
 func (j *judge) read(t *testing.T) (out []string) {
 	t.Helper()
+	return readAll(t, j.socket)
+}
+
+// readAll returns the datagrams that a socket of netstack's has.
+func readAll(t *testing.T, socket tcpip.Endpoint) (out []string) {
+	t.Helper()
 	for {
 		var b bytes.Buffer
-		r, err := j.socket.Read(&b, tcpip.ReadOptions{NeedRemoteAddr: true})
+		r, err := socket.Read(&b, tcpip.ReadOptions{NeedRemoteAddr: true})
 		if _, empty := err.(*tcpip.ErrWouldBlock); empty {
 			return out
 		}

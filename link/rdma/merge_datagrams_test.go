@@ -10,6 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
@@ -311,6 +316,8 @@ func FuzzJoinDatagrams(f *testing.F) {
 	f.Add([]byte{0, 0, 100, 0, 0, 100, 0, 0, 50, 1, 0, 100, 0, 0, 100}, false)
 	f.Add([]byte{0, 1, 9, 0, 1, 9, 0, 2, 9, 0, 3, 9, 0, 4, 9, 2, 0, 9}, true)
 	f.Add(bytes.Repeat([]byte{0, 0, 1}, 70), true)
+	f.Add([]byte{4, 0, 100, 4, 0, 100, 0, 0, 100, 4, 3, 100, 4, 7, 100, 5, 0, 9, 4, 0, 50}, false)
+	f.Add(bytes.Repeat([]byte{4, 0, 200}, 40), true)
 	f.Fuzz(func(t *testing.T, script []byte, refuse bool) {
 		var frames [][]byte
 		for n := 0; n+2 < len(script) && len(frames) < batchFrames; n += 3 {
@@ -330,6 +337,7 @@ func joinAlike(t *testing.T, flags dv.RxFlags, refuse bool, frames [][]byte) {
 	for i := range results {
 		j, s := newJudge(t, true), &joiningSink{asks: i == 1, refuse: refuse}
 		j.join(s)
+		socket6 := j.listen6(t)
 		var batch [][]byte
 		for _, b := range frames {
 			batch = append(batch, bytes.Clone(b))
@@ -340,7 +348,8 @@ func joinAlike(t *testing.T, flags dv.RxFlags, refuse bool, frames [][]byte) {
 		for n, from := range s.from {
 			results[i][from] = append(results[i][from], s.got[n][5:])
 		}
-		for _, d := range j.read(t) { // behind what the sink took
+		// behind what the sink took
+		for _, d := range append(j.read(t), readAll(t, socket6)...) {
 			n := strings.Index(d, "}") + 1
 			results[i][d[:n]] = append(results[i][d[:n]], d[n+1:])
 		}
@@ -348,6 +357,21 @@ func joinAlike(t *testing.T, flags dv.RxFlags, refuse bool, frames [][]byte) {
 	if fmt.Sprint(results[0]) != fmt.Sprint(results[1]) {
 		t.Fatalf("flags %b: joined %q\nwant %q", flags, results[1], results[0])
 	}
+}
+
+// listen6 opens a socket of IPv6 on the port of the judge's.
+func (j *judge) listen6(t *testing.T) tcpip.Endpoint {
+	t.Helper()
+	ep, err := j.stack.NewEndpoint(udp.ProtocolNumber, ipv6.ProtocolNumber, new(waiter.Queue))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ep.Close)
+	ep.SocketOptions().SetV6Only(true)
+	if err := ep.Bind(tcpip.FullAddress{Port: 53}); err != nil {
+		t.Fatal(err)
+	}
+	return ep
 }
 
 // TestJoinAgreesOnBits changes one bit of the headers of the second of three datagrams: the short
@@ -382,17 +406,19 @@ func TestJoinAgreesOnBits(t *testing.T) {
 	}
 }
 
-// fuzzedDatagram makes a frame as three bytes say: its sender, what is odd about it, its size.
+// fuzzedDatagram makes a frame as three bytes say: its sender and IP version, what is odd about it,
+// its size.
 func fuzzedDatagram(n int, b [3]byte) []byte {
 	frame := queryOf(n, func(_ int, f *tcpFrame) {
 		f.Ports[0], f.Payload = uint16(4000+int(b[0]%4)), bytes.Repeat([]byte{byte(n)}, int(b[2]))
+		f.V6 = b[0]&4 != 0
 		switch b[1] % 8 {
 		case 1:
 			f.TOS = b[1]
 		case 2:
 			f.TTL = b[1]
 		case 3:
-			f.NoDF = true
+			f.NoDF, f.Flow = true, uint32(b[1]>>3)
 		case 4:
 			f.Ports[1] = 54
 		case 5:

@@ -86,6 +86,20 @@ var mutants = []mutant{
 	s.completions.timer.Stop()
 `, `
 `},
+	{"datagrams joined behind a short one", "link/rdma/merge_datagrams.go",
+		"return payload < r.mss || r.datagrams", "return r.datagrams"},
+	{"header not counted in a path's MTU", pathMTUFile, "e.mtu - ipHeaderLen(r)", "e.mtu"},
+}
+
+// pathMTUFile is that of faults that worlds with a router show.
+const pathMTUFile = "stack/path_mtu.go"
+
+// flags are those of the worlds that show a mutant.
+func (m *mutant) flags() []string {
+	if m.file == pathMTUFile {
+		return []string{"-path"}
+	}
+	return nil
 }
 
 // root is the module's directory.
@@ -195,7 +209,8 @@ var failure = regexp.MustCompile(`(?s)^seed (\d+): (.*?)\n  repeat: `)
 
 // find runs worlds one after the other, until one fails.
 func (m *mutant) find(t *testing.T) (f finding, err error) {
-	out, err := exec.Command(m.build(t), "-seeds", "2000", "-jobs", "1", "-first").Output()
+	out, err := exec.Command(m.build(t), append(m.flags(), "-seeds", "2000", "-jobs", "1",
+		"-first")...).Output()
 	found := failure.FindSubmatch(out)
 	if err == nil || found == nil {
 		return f, fmt.Errorf("no seed found it (%v): %s", err, out)

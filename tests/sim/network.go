@@ -39,6 +39,7 @@ type netCounts struct {
 	Flying                 uint64
 	Doubled, Late, Corrupt uint64 // of the copies
 	Filtered               uint64 // of those sent: to the port they came from
+	TooBig                 uint64 // of those sent: for the router, which said so
 }
 
 // check says whether every copy of a frame is in one counter.
@@ -86,7 +87,7 @@ func (n *network) move() bool {
 	return any
 }
 
-// carry sends a frame on to the port of its destination, or to all.
+// carry takes a frame that a host has sent.
 func (n *network) carry(from *port, f []byte) {
 	n.count.Sent++
 	n.moved = n.clock.now()
@@ -102,11 +103,26 @@ func (n *network) carry(from *port, f []byte) {
 	if src[0]&1 == 0 {
 		n.where[src] = from
 	}
-	to := n.where[dst]
+	if n.plan.PathMTU == 0 {
+		n.forward(from, n.where[dst], f)
+		return
+	}
+	on, back := route(f, n.plan.PathMTU)
+	for _, f := range on {
+		n.forward(from, n.where[dst], f)
+	}
+	if back != nil {
+		n.count.TooBig++
+		n.send(from, from, back)
+	}
+}
+
+// forward sends a frame to the port of its destination, nil: to all but the one it came from.
+func (n *network) forward(from, to *port, f []byte) {
 	switch {
 	case to == from:
 		n.count.Filtered++
-	case to != nil && dst[0]&1 == 0:
+	case to != nil && f[0]&1 == 0:
 		n.send(from, to, f)
 	default:
 		for _, p := range n.ports {

@@ -31,6 +31,7 @@ type Harm struct {
 // NetPlan is the switch.
 type NetPlan struct {
 	MTU     int
+	PathMTU int           // of a router between all hosts; 0: there is none
 	Delay   time.Duration // of every frame
 	Jitter  time.Duration // the most that is added to it; order is kept
 	Quantum time.Duration // frames arrive at multiples of it

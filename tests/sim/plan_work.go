@@ -43,6 +43,7 @@ type WorkPlan struct {
 	Count          int           // connections or requests
 	Pause          time.Duration
 	IPv6           bool
+	DF             bool // questions are not fragmented, but made shorter until they pass
 	Off            bool // left out
 }
 

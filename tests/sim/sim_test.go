@@ -67,6 +67,7 @@ func TestSeeds(t *testing.T) {
 // between two of ours and with a plain host at either end.
 func TestSegments(t *testing.T) {
 	alone(t)
+	var joined uint64
 	for seed := range seeds(t) {
 		d := newDice(seed, 7)
 		hosts := []HostPlan{newOurs(d, 1500), newOurs(d, 1500), {Kind: Plain}}
@@ -80,11 +81,37 @@ func TestSegments(t *testing.T) {
 		}
 		net := NetPlan{MTU: 1500, Delay: time.Millisecond, Quantum: 200 * time.Microsecond,
 			Harm: Harm{Lose: 0.02, Double: 0.02}, HarmFor: time.Minute}
-		if r := Run(Plan{Seed: seed, Net: net, Hosts: hosts, Work: work}); r.Err != nil {
+		r := Run(Plan{Seed: seed, Net: net, Hosts: hosts, Work: work})
+		if r.Err != nil {
 			t.Errorf("seed %d: %v", seed, r.Err)
 		}
+		joined += r.Merged
 		runtime.GC()
 	}
+	if joined == 0 {
+		t.Error("no link has joined datagrams")
+	}
+	t.Logf("%d datagrams were joined", joined)
+}
+
+// TestPathMTU: questions of datagrams pass a router whose MTU is less than the links', whole, in
+// fragments and in parts; those that may not be fragmented are cut to what has room there, and no
+// further.
+func TestPathMTU(t *testing.T) {
+	alone(t)
+	var refused uint64
+	for seed := range seeds(t) {
+		r := Run(NewPathPlan(seed))
+		if r.Err != nil {
+			t.Errorf("go run ./tests/sim/run -path -seed %d: %v", seed, r.Err)
+		}
+		refused += r.TooBig
+		runtime.GC()
+	}
+	if refused == 0 {
+		t.Error("the router has refused nothing")
+	}
+	t.Logf("the router has refused %d packets", refused)
 }
 
 // TestFragmentsOfPlain: a plain host floods ours with datagrams of several fragments each, some of

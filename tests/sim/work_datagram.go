@@ -2,9 +2,13 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
+	"syscall"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
 // Questions over UDP are asked again after questionWait, questionTries times.
@@ -68,14 +72,49 @@ func (j *job) questions(t *task, c net.PacketConn, answers <-chan []byte) error 
 	return nil
 }
 
+// shorter is how many bytes less a question has once it was too long.
+const shorter = 8
+
+// askWhole sends a question, with "don't fragment" if the work has that: one that the socket says
+// is too long is made shorter until it is not. It returns what was sent.
+func (j *job) askWhole(t *task, c net.PacketConn, q []byte) []byte {
+	to := net.UDPAddrFromAddrPort(j.reach())
+	_, err := c.WriteTo(q, to)
+	for j.plan.DF && errors.Is(err, syscall.EMSGSIZE) && len(q) > 2*shorter {
+		q = q[:len(q)-shorter]
+		_, err = c.WriteTo(q, to)
+	}
+	if err != nil {
+		j.w.logf("%s: ask: %v", t.name, err)
+	}
+	return q
+}
+
+// fitsPath says what is wrong with the length to which a question was cut: the longest that passes
+// the router in one piece is wanted.
+func (j *job) fitsPath(asked, passed int) error {
+	room := j.w.plan.Net.PathMTU - header.IPv4MinimumSize - header.UDPMinimumSize
+	if j.plan.IPv6 {
+		room -= header.IPv6MinimumSize - header.IPv4MinimumSize
+	}
+	if passed > room || passed < asked && passed+shorter <= room {
+		return fmt.Errorf("of %d bytes %d were sent with \"don't fragment\" where %d have room",
+			asked, passed, room)
+	}
+	return nil
+}
+
 // question asks until there is an answer.
 func (j *job) question(t *task, c net.PacketConn, q []byte, answers <-chan []byte) error {
+	if j.plan.DF {
+		if err := c.(interface{ SetDontFragment(bool) error }).SetDontFragment(true); err != nil {
+			return err
+		}
+	}
+	whole := len(q)
 	for range questionTries {
 		t.calls("ask")
-		to := net.UDPAddrFromAddrPort(j.reach())
-		if _, err := c.WriteTo(q, to); err != nil {
-			j.w.logf("%s: ask: %v", t.name, err)
-		}
+		q = j.askWhole(t, c, q)
 		again := make(chan struct{})
 		timer := j.w.clock.AfterFunc(questionWait, func() { close(again) })
 		for asked := true; asked; {
@@ -83,9 +122,13 @@ func (j *job) question(t *task, c net.PacketConn, q []byte, answers <-chan []byt
 			case a := <-answers:
 				if string(a) == string(q) {
 					timer.Stop()
+					if j.plan.DF {
+						return j.fitsPath(whole, len(q))
+					}
 					return nil
 				}
-				if len(a) < 8 || binary.BigEndian.Uint64(a) >= binary.BigEndian.Uint64(q) {
+				if len(a) < 8 || binary.BigEndian.Uint64(a) >= binary.BigEndian.Uint64(q) &&
+					!j.plan.DF { // one that was longer may have passed
 					return fmt.Errorf("the answer of %d bytes is not what was asked", len(a))
 				}
 			case <-again:

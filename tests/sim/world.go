@@ -21,6 +21,8 @@ type Result struct {
 	Frames  uint64
 	Steps   uint64 // timers that fired
 	InPlace uint64 // packets that hosts of ours sent without copying
+	Merged  uint64 // frames that went into a packet with others, in links of hosts that are up
+	TooBig  uint64 // frames that the router has refused
 	Log     []string
 	Stacks  string // of all goroutines, if Err is not nil
 }
@@ -74,7 +76,8 @@ func Run(p Plan) Result {
 	if err == nil {
 		err = w.leftovers(before)
 	}
-	r := Result{Seed: p.Seed, InPlace: w.inPlace(), Trace: w.net.trace, Virtual: w.clock.now(),
+	r := Result{Seed: p.Seed, InPlace: w.inPlace(), Merged: w.merged(),
+		TooBig: w.net.count.TooBig, Trace: w.net.trace, Virtual: w.clock.now(),
 		Frames: w.net.count.Sent, Steps: w.steps, Log: w.log}
 	tidy()
 	if err != nil {
@@ -191,6 +194,16 @@ func (w *world) answered() error {
 		}
 	}
 	return nil
+}
+
+// merged counts the frames that links of ours have put into a packet with others.
+func (w *world) merged() (n uint64) {
+	for _, h := range w.hosts {
+		if o, ours := h.(*ourHost); ours && o.stack != nil {
+			n += o.stack.LinkStats().RxMerged
+		}
+	}
+	return n
 }
 
 // inPlace counts the packets that hosts of ours have sent without copying.

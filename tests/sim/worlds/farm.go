@@ -174,6 +174,9 @@ func (f *farm) command(from, n uint64) *exec.Cmd {
 	if f.options.only != "" {
 		args = append(args, "-only", f.options.only)
 	}
+	if f.options.path {
+		args = append(args, "-path")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]
@@ -191,8 +194,11 @@ func (f *farm) add(r outcome) {
 	f.done++
 	if r.Err != "" {
 		f.failed++
-		fmt.Printf("seed %d: %s\n  repeat: go run ./tests/sim/run -seed %d\n", r.Seed, r.Err,
-			r.Seed)
+		fmt.Printf("seed %d: %s\n  repeat: go run ./tests/sim/run -seed %d", r.Seed, r.Err, r.Seed)
+		if f.options.path {
+			fmt.Print(" -path")
+		}
+		fmt.Println()
 		return
 	}
 	f.sum.Virtual += r.Virtual

@@ -26,6 +26,7 @@ type options struct {
 	twice, first bool
 	minimise     bool
 	worker       bool
+	path         bool
 	only         string
 	stacks       bool
 	frames       bool
@@ -80,6 +81,7 @@ func main() {
 		"fallback, upgrades, those of them on rings, or with a process killed; "+
 		"late readers of packet sockets, or merged segments there; a resized MTU, "+
 		"or a netdev readdressed")
+	flag.BoolVar(&o.path, "path", false, "worlds of datagrams over a router with a smaller MTU")
 	flag.Var(&o.work, "work", "numbers of the work to keep, or none")
 	flag.Var(&o.faults, "faults", "numbers of the faults to keep, or none")
 	flag.Parse()
@@ -116,6 +118,9 @@ func alone() {
 
 func (o *options) plan(seed uint64) sim.Plan {
 	p := sim.NewPlan(seed)
+	if o.path {
+		p = sim.NewPathPlan(seed)
+	}
 	p.Keep(o.work, o.faults)
 	return p
 }

@@ -5,13 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-
-	"github.com/rdma-netstack/rdma-netstack/tests/sim"
 )
 
 // runMinimise leaves out work and faults of a seed, one after the other, as long as it still fails.
 func (o *options) runMinimise() int {
-	p := sim.NewPlan(uint64(o.seed))
+	p := o.plan(uint64(o.seed))
 	work, faults := numbers(len(p.Work), o.work), numbers(len(p.Faults), o.faults)
 	if !o.fails(work, faults) {
 		fmt.Printf("seed %d does not fail\n", o.seed)
@@ -21,8 +19,8 @@ func (o *options) runMinimise() int {
 		changed = o.shrink(&faults, func(l list) bool { return o.fails(work, l) }) ||
 			o.shrink(&work, func(l list) bool { return o.fails(l, faults) })
 	}
-	fmt.Printf("go run ./tests/sim/run -seed %d -work %s -faults %s\n", o.seed, text(work),
-		text(faults))
+	fmt.Printf("go run ./tests/sim/run -seed %d -path=%v -work %s -faults %s\n", o.seed, o.path,
+		text(work), text(faults))
 	return 0
 }
 
@@ -59,8 +57,8 @@ func (o *options) fails(work, faults list) bool {
 	if err != nil {
 		self = os.Args[0]
 	}
-	c := exec.Command(self, "-seed", fmt.Sprint(o.seed), "-work", text(work), "-faults",
-		text(faults))
+	c := exec.Command(self, "-seed", fmt.Sprint(o.seed), fmt.Sprintf("-path=%v", o.path), "-work",
+		text(work), "-faults", text(faults))
 	return c.Run() != nil
 }
 
