@@ -248,7 +248,7 @@ func (h *host) netdevGone() <-chan struct{} {
 	return h.Sockets().Done()
 }
 
-// bind has the kernel serve at the ports of b; nil: it cannot, or h is nil.
+// bind makes the kernel serve at the ports of b, which it returns; nil: it cannot.
 func (h *host) bind(b *hostmode.Binding) (*hostmode.Binding, error) {
 	if err := h.Bind(b); err != nil {
 		return nil, err

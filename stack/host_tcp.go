@@ -16,7 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
-// kernelQueue is the connections that the kernel has accepted for a listener. Nil is none.
+// kernelQueue holds the connections that the kernel has accepted for a listener. Nil holds none.
 type kernelQueue struct {
 	limit int
 
@@ -62,8 +62,8 @@ func (q *kernelQueue) take() *net.TCPConn {
 	return c
 }
 
-// takeInTurn is take every second time, and nil else: neither the kernel's connections nor
-// netstack's keep the others waiting.
+// takeInTurn returns what take does every second time, else nil: neither the kernel's connections
+// nor netstack's keep the others waiting.
 func (q *kernelQueue) takeInTurn() *net.TCPConn {
 	if q == nil {
 		return nil
@@ -125,7 +125,7 @@ func (l kernelListener) Waiting() bool { return l.kernel.waiting() }
 // Refuse implements hostmode.Listener.
 func (l kernelListener) Refuse() { l.kernel.close() }
 
-// errByKernel is why DialTCP does not connect.
+// errByKernel says why DialTCP does not connect.
 type errByKernel struct{ to netip.Addr }
 
 func (e errByKernel) Error() string {

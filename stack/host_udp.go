@@ -23,7 +23,7 @@ func (c *UDPConn) openOnHost() (err error) {
 	return err
 }
 
-// headroom is for the headers that come before the payload of a datagram of the kernel.
+// headroom says how many bytes come before the payload of a datagram of the kernel.
 const headroom = hostmode.Headroom
 
 // kernelReceiver implements hostmode.Receiver for a socket of the stack.

@@ -24,7 +24,7 @@ import (
 const (
 	// FollowPause gives the least time between two looks at the host's configuration.
 	FollowPause = 20 * time.Millisecond
-	// returnGrace is for how long addresses are kept that a netdev has not yet which is there
+	// returnGrace says for how long addresses are kept that a netdev lacks which is there
 	// again: whoever configures it does so in steps, and the kernel tries those of IPv6 first.
 	returnGrace = 30 * time.Second
 )
@@ -263,7 +263,7 @@ func (h *Host) UseRoutes(routes []hostnet.Route) error {
 //
 // Connections stay meanwhile, and addresses for a while longer: see returnGrace.
 
-// HideIfGone is hide for a link that has been lost, if the netdev has gone with it. It comes before
+// HideIfGone does what hide does if the netdev has gone with a link that was lost. It comes before
 // anybody can know that the link is lost, and so before the netdev is made again, whatever the
 // goroutine that follows the host is at.
 func (h *Host) HideIfGone() {
@@ -279,7 +279,7 @@ func (h *Host) HideIfGone() {
 	}
 }
 
-// hide has the kernel's sockets drop what comes by devices which are made from now on: one of them
+// hide makes the kernel's sockets drop what comes by devices made from now on: one of them
 // will be the netdev, and a segment of our connections must not find the kernel.
 func (h *Host) hide() error {
 	d := *h.device.Load()
@@ -294,8 +294,8 @@ func (h *Host) hide() error {
 	return h.setDevice(d)
 }
 
-// rebind has the kernel's sockets drop what comes by the netdev as it is now. Link-local addresses
-// are removed from one that has another number: the kernel's sockets for them are bound to that.
+// rebind makes the kernel's sockets drop what comes by the netdev as it is now. A new number takes
+// the link-local addresses with it: the kernel's sockets for them are bound to the number.
 func (h *Host) rebind(found hostnet.Network) error {
 	old, d := *h.device.Load(), backing.Device{Index: found.Index}
 	if old == d {

@@ -46,7 +46,7 @@ func (h *Host) openSocket(k portKey, at netip.AddrPort) (s *backing.Socket, give
 	return s, false, err
 }
 
-// ServeInherited has the kernel serve at the ports whose sockets the process before had.
+// ServeInherited makes the kernel serve at the ports whose sockets the process before had.
 func (h *Host) ServeInherited() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +93,7 @@ func (h *Host) Resume() {
 	}
 }
 
-// setDeadline is of accepting and reading from the kernel's socket.
+// setDeadline ends at t what accepts and reads from the kernel's socket.
 func (p *Port) setDeadline(t time.Time) {
 	if p.listener != nil {
 		p.listener.SetDeadline(t)
@@ -116,7 +116,7 @@ func (h *Host) startServing(p *Port) {
 // isPaused reports whether err is that of a socket after Pause.
 func isPaused(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
 
-// Refuse has the kernel begin no connection with a listener any more, if its socket is ours alone.
+// Refuse makes the kernel begin no more connections with a listener whose socket is ours alone.
 // Those that wait are accepted.
 func (h *Host) Refuse() error {
 	h.mu.Lock()
@@ -206,7 +206,7 @@ func (h *Host) UDPPorts() map[uint16]bool {
 	return ports
 }
 
-// Yield has the kernel serve our ports, but for these remote ends. After an error Unyield is to be
+// Yield makes the kernel serve our ports, except these remote ends. After an error Unyield is to be
 // called.
 func (h *Host) Yield(remotes map[handover.Port][]netip.AddrPort) error {
 	h.Pause()
@@ -247,7 +247,7 @@ func (h *Host) Unyield() {
 	h.Resume()
 }
 
-// LeaveRest has the kernel serve our ports but for these remote ends, which are fewer now.
+// LeaveRest makes the kernel serve our ports except these remote ends, which are fewer now.
 func (h *Host) LeaveRest(remotes map[handover.Port][]netip.AddrPort) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -103,7 +103,7 @@ type Host struct {
 	ports         map[portKey]*Port // see port and forget
 	untold        untold
 	bindings      map[*Binding]struct{}
-	// lookAgain is when giving ports back may next look at all connections
+	// lookAgain says when giving ports back may next look at all connections
 	lookAgain time.Time
 	kept      map[kernelConn]struct{} // of the kernel, whose listener may be closed
 }
@@ -167,7 +167,7 @@ func (h *Host) Serve(e *env.Env, s Stack, a Addresses) {
 // UseNetdev gives Host the packet sockets that its ports are told to. They are Host's.
 func (h *Host) UseNetdev(link packet.Netdev) { h.link = link }
 
-// UseRules has rules lead the frames to ports to rings, from the next change of ports on.
+// UseRules makes rules lead the frames to ports to rings, from the next change of ports on.
 func (h *Host) UseRules(rules Rules) { h.rules = rules }
 
 // Follow keeps the stack's configuration equal to that of the host until the stack ends.
@@ -176,8 +176,8 @@ func (h *Host) Follow() {
 	h.FollowAgain() // what has changed meanwhile
 }
 
-// FollowAgain has Follow compare the configurations soon, and tell the kernel's sockets of rings
-// that are gone or there again.
+// FollowAgain makes Follow compare the configurations soon. The kernel's sockets get the datagrams
+// that rings do not take, so that it is called when rings come or go, too.
 func (h *Host) FollowAgain() { env.Notify(h.returned) }
 
 // Name returns what the netdev is called now.
@@ -310,7 +310,7 @@ func (h *Host) closeAll() error {
 // bring the rest (rdma.RingsAndSockets), and all while the device is away. What is made first is
 // closed last: the kernel's sockets, rules, netstack's endpoints.
 
-// ClaimBlock has the device lead the ports to dial from to us, another block of them if a process
+// ClaimBlock makes the device lead the ports to dial from to us, another block of them if a process
 // that the kernel does not know of has rules for these, and tells the packet sockets. The ports
 // from first to last are what connections are made from.
 func (h *Host) ClaimBlock(ctx context.Context) (first, last uint16, err error) {
@@ -383,7 +383,7 @@ func (p *Port) rule(priority dv.Priority) dv.HostRule {
 		Port: p.key.at.Port()}
 }
 
-// steer has the device lead frames to p to the rings; those of the block's ports go there anyway,
+// steer makes the device lead frames to p to the rings; those of the block's ports go there anyway,
 // and none of localhost come by it. mu is held.
 func (h *Host) steer(p *Port) error {
 	if h.rules == nil {
@@ -392,7 +392,7 @@ func (h *Host) steer(p *Port) error {
 	return h.addRule(p, h.ruleState)
 }
 
-// unsteer has frames to p go to the kernel, and come by packet sockets for as long as it is ours:
+// unsteer lets frames to p go to the kernel, and come by packet sockets for as long as it is ours:
 // to connections from before. mu is held.
 func (h *Host) unsteer(p *Port) error {
 	if h.rules == nil || p.ofBlock {

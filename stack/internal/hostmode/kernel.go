@@ -58,11 +58,10 @@ func (h *Host) nextListener(p *Port) Listener {
 }
 
 const (
-	// Headroom is for the headers that come before the payload of a datagram of the kernel, in
-	// bytes.
+	// Headroom says how many bytes the headers before a datagram's payload may take.
 	Headroom = header.IPv6MinimumSize + header.UDPMinimumSize
-	// maxPayload is the most that a datagram carries: by IPv6, whose length leaves its own header
-	// out.
+	// maxPayload says how many bytes a datagram carries at most: by IPv6, whose length leaves
+	// its own header out.
 	maxPayload = 1<<16 - 1 - header.UDPMinimumSize
 	// controlRoom suffices for the control messages that a socket of the kernel reports.
 	controlRoom = 128

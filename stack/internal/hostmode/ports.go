@@ -207,7 +207,7 @@ func (h *Host) join(b *Binding, a netip.Addr) error {
 	return nil
 }
 
-// serve has the kernel serve at p, if it does not yet. mu is held.
+// serve makes the kernel serve at p, if it does not yet. mu is held.
 func (h *Host) serve(p *Port, b *Binding) (err error) {
 	switch {
 	case p.shared:
@@ -441,7 +441,7 @@ func (h *Host) sweepPorts() {
 	h.tryGiveBack(all)
 }
 
-// tryGiveBack is giveBack for those whom no error can be told. mu is held.
+// tryGiveBack does what giveBack does, and logs its error. mu is held.
 func (h *Host) tryGiveBack(ports []*Port) {
 	if err := h.giveBack(ports); err != nil && h.env.Ctx.Err() == nil {
 		h.env.Log.Warn("give ports back", "interface", h.env.Name, "error", err)

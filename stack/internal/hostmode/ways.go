@@ -17,7 +17,7 @@ type ways struct {
 	known map[netip.Addr]way // guarded by mu
 }
 
-// way is how an address is reached.
+// way says how an address is reached.
 type way struct {
 	kernel bool       // not by our netdev
 	source netip.Addr // from where, as the kernel chooses

@@ -23,12 +23,12 @@ const (
 	maxUnresolvedBytes = 212992
 	// maxUnresolvedTotal bounds what waits for all neighbours, in bytes of memory.
 	maxUnresolvedTotal = 16 << 20
-	// maxResolving is for how many neighbours netstack is asked at a time. Its table has 512
+	// maxResolving says for how many neighbours netstack is asked at a time. Its table has 512
 	// entries, and the oldest makes room for a newcomer even if it is being resolved.
 	maxResolving = 448
 	// maxResolveAttempts says how often a neighbour is asked for whose entry has been evicted.
 	maxResolveAttempts = 3
-	// arpLockTime is for how long after a change an entry is kept if other answers differ: Linux's
+	// arpLockTime says for how long an entry is kept after a change if answers differ: Linux's
 	// default of net.ipv4.neigh.default.locktime, 100 of its 100 ticks per second.
 	arpLockTime = time.Second
 	// usableSlots gives the size of the table of neighbours with a hardware address, a power of
@@ -50,7 +50,7 @@ type Table struct {
 	name  string
 	net   *gstack.Stack // written before the link is in use
 
-	// usable has the neighbours that packets may go to without a look at queues: a slot has one of
+	// usable holds neighbours that packets may go to without a look at queues: each slot one of
 	// those whose addresses hash to it.
 	usable [usableSlots]atomic.Pointer[tcpip.Address]
 	moves  atomic.Uint64 // changes of hardware addresses
@@ -78,7 +78,7 @@ type tableEntry struct {
 	changed time.Time // when the state or the address was another one last
 }
 
-// heldPackets are the packets that wait for one neighbour, oldest first.
+// heldPackets holds the packets that wait for one neighbour, oldest first.
 type heldPackets struct {
 	packets  []*gstack.PacketBuffer
 	bytes    int
@@ -161,7 +161,7 @@ func (n *Table) entry(a tcpip.Address) (e tableEntry, ok bool) {
 	return e, ok
 }
 
-// hasLinkAddress says whether packets go to a neighbour in that state.
+// hasLinkAddress reports whether packets go to a neighbour in that state.
 func hasLinkAddress(s gstack.NeighborState) bool {
 	switch s {
 	case gstack.Reachable, gstack.Stale, gstack.Delay, gstack.Probe, gstack.Static:
@@ -190,8 +190,8 @@ func (n *Table) unpublish(a tcpip.Address) {
 	}
 }
 
-// NIC is netstack's interface as its protocols see it, with a queue for each neighbour
-// that is being resolved and with Linux's rules for changes of entries.
+// NIC wraps netstack's interface as its protocols see it, with a queue for each neighbour that is
+// being resolved and with Linux's rules for changes of entries.
 type NIC struct {
 	gstack.NetworkInterface
 	Table    *Table
@@ -448,7 +448,7 @@ func (i *NIC) HandleNeighborConfirmation(p tcpip.NetworkProtocolNumber, a tcpip.
 	return i.confirm(p, a, mac, flags)
 }
 
-// confirm has netstack change an entry, if there is one.
+// confirm makes netstack change an entry, if there is one.
 func (i *NIC) confirm(p tcpip.NetworkProtocolNumber, a tcpip.Address,
 	mac tcpip.LinkAddress, flags gstack.ReachabilityConfirmationFlags) tcpip.Error {
 	err := i.NetworkInterface.HandleNeighborConfirmation(p, a, mac, flags)
@@ -458,8 +458,9 @@ func (i *NIC) confirm(p tcpip.NetworkProtocolNumber, a tcpip.Address,
 	return err
 }
 
-// isNeighbour says whether a can be the address of another host on the link. No entry is made for
-// any other: for addresses of our own, the sender 0.0.0.0 of probes (RFC 5227 section 1.1), groups.
+// isNeighbour reports whether a can be the address of another host on the link. No entry is made
+// for any other: for addresses of our own, the sender 0.0.0.0 of probes (RFC 5227 section 1.1),
+// groups.
 func (i *NIC) isNeighbour(p tcpip.NetworkProtocolNumber, a tcpip.Address) bool {
 	switch {
 	case i.CheckLocalAddress(p, a), a.Unspecified():
