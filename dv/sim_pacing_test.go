@@ -22,8 +22,8 @@ import (
 // pacedRate sends a frame of 1000 bytes per millisecond.
 var pacedRate = dv.TxRate{BitsPerSecond: 8e6}
 
-// paced is a NIC on virtual time, whose table has room for so many rates, with a device of two send
-// queues.
+// paced holds a NIC on virtual time, whose table has room for so many rates, with a device of two
+// send queues.
 func paced(t *testing.T, rates int) (*sim, *dv.Device, *clocktest.Clock) {
 	c := clocktest.New()
 	caps := simnic.DefaultCaps()

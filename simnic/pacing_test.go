@@ -11,8 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 )
 
-// stepClock is a clock whose timers the test runs one by one. It makes thousands of steps where
-// clocktest would settle as often.
+// stepClock implements a clock whose timers the test runs one by one. It makes thousands of steps
+// where clocktest would settle as often.
 type stepClock struct {
 	mu     sync.Mutex
 	now    time.Time
@@ -73,7 +73,7 @@ func (c *stepClock) advance(end time.Time) bool {
 	return true
 }
 
-// meter is a wire that counts the bytes of each queue, whose number is in the frame.
+// meter wraps a wire and counts the bytes of each queue, whose number is in the frame.
 type meter struct {
 	recorder
 	bytes map[uint16]int
@@ -86,7 +86,7 @@ func (m *meter) Send(fs []frame.Frame) (int, error) {
 	return len(fs), nil
 }
 
-// pacedRig is a NIC with queues that are kept busy.
+// pacedRig holds a NIC with queues that are kept busy.
 type pacedRig struct {
 	t     *testing.T
 	nic   *NIC

@@ -192,7 +192,7 @@ func (m *tcpMemory) share(n int64) int64 {
 // mayGrow reports whether receive buffers may grow.
 func (m *tcpMemory) mayGrow() bool { return memoryLevel(m.level.Load()) == memoryFree }
 
-// admission is what tcpMemory lets a write give to netstack.
+// admission says what tcpMemory lets a write give to netstack.
 type admission struct {
 	bytes   int
 	watched bool // tcpMemory counts them

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
@@ -36,13 +37,19 @@ func TestServeWithCapabilityOnly(t *testing.T) {
 	if err := s.out.await("try: "); err != nil {
 		t.Fatal(err, s.errs)
 	}
-	k := &script{t: t, dir: t.TempDir(), net: client}
+	download(t, client, "192.0.2.10")
+	s.stop(t)
+}
+
+// download wants 3,000,000 bytes of a server by curl.
+func download(t *testing.T, from *lab.Net, server string) {
+	t.Helper()
+	k := &script{t: t, dir: t.TempDir(), net: from}
 	if err := k.run(k.command([]string{need.Tool(t, "curl"), "-sS", "--max-time", "30", "-o",
-		"/dev/null", "-w", "%{size_download}", "http://192.0.2.10/-/bytes/3000000"})); err != nil ||
+		"/dev/null", "-w", "%{size_download}", "http://" + server + "/-/bytes/3000000"})); err != nil ||
 		k.stdout != "3000000" {
 		t.Errorf("%v, %q, %s", err, k.stdout, k.stderr)
 	}
-	s.stop(t)
 }
 
 // TestRootWithoutCapability is refused in one sentence: it is the capability that counts, as in a
@@ -124,12 +131,7 @@ func TestHostAddressWithCapBPF(t *testing.T) {
 	if err := s.out.await("try: "); err != nil {
 		t.Fatal(err, s.errs)
 	}
-	k := &script{t: t, dir: t.TempDir(), net: client}
-	if err := k.run(k.command([]string{need.Tool(t, "curl"), "-sS", "--max-time", "30", "-o",
-		"/dev/null", "-w", "%{size_download}", "http://192.0.2.2/-/bytes/3000000"})); err != nil ||
-		k.stdout != "3000000" {
-		t.Errorf("%v, %q, %s", err, k.stdout, k.stderr)
-	}
+	download(t, client, "192.0.2.2")
 	s.stop(t)
 }
 

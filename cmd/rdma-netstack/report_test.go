@@ -110,7 +110,7 @@ func fillBacklog(w *sickWorld) {
 	}
 }
 
-// fillMemory has clients send what the server does not read.
+// fillMemory makes clients send what the server does not read.
 func fillMemory(w *sickWorld) {
 	ln, err := w.server.Listen("tcp", "192.0.2.10:80")
 	if err != nil {
@@ -133,7 +133,7 @@ func fillMemory(w *sickWorld) {
 	w.await("memory_pressures", 1)
 }
 
-// makeGarbage has the process collect garbage most of the time, for a second of a processor's.
+// makeGarbage makes the process collect garbage most of the time, for a second of a processor's.
 func makeGarbage(w *sickWorld) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1))
 	type node struct{ next *node }

@@ -33,10 +33,10 @@ func NewSchedule(bitsPerSecond uint64, burst int) Schedule {
 // Limited reports whether there is a rate.
 func (s *Schedule) Limited() bool { return s.bps != 0 }
 
-// Begin is called when there is something to send at now and nothing was waiting.
+// Begin starts the rate anew at now, when there is something to send and nothing was waiting.
 func (s *Schedule) Begin(now time.Duration) { s.dropCredit(now, s.credit) }
 
-// Resume is called at now when the wait that Wait said has passed. Timers that come late do not
+// Resume goes on at now, when the wait that Wait said has passed. Timers that come late do not
 // lower the rate.
 func (s *Schedule) Resume(now time.Duration) { s.dropCredit(now, max(s.credit, mostLate)) }
 

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rate is what a send queue is limited to (struct mlx5_rate_limit); the zero value is no limit.
+// rate says what a send queue is limited to (struct mlx5_rate_limit); the zero value is no limit.
 type rate struct {
 	kbps  uint32
 	burst uint32 // bytes
@@ -65,8 +65,8 @@ func rateOf(kbps uint32, b uverbs.Mlx5BurstInfo, limit simnic.PacingCap) (rate, 
 	return rate{kbps: kbps, burst: b.MaxBurstSz, size: b.TypicalPktSz}, 0
 }
 
-// stepLimited is stepQueues to RTS with a rate for the send queue. On failure it keeps the one
-// before (modify_raw_packet_qp_sq).
+// stepLimited does what stepQueues does to RTS, with a rate for the send queue. On failure it keeps
+// the one before (modify_raw_packet_qp_sq).
 func (q *qp) stepLimited(from, to uint8, r rate) unix.Errno {
 	l := q.ring.node.linux
 	if errno := l.rates.addUser(r, l.nic.Caps().Pacing); errno != 0 {

@@ -91,10 +91,10 @@ var mutants = []mutant{
 	{"header not counted in a path's MTU", pathMTUFile, "e.mtu - ipHeaderLen(r)", "e.mtu"},
 }
 
-// pathMTUFile is that of faults that worlds with a router show.
+// pathMTUFile names the file of faults that worlds with a router show.
 const pathMTUFile = "stack/path_mtu.go"
 
-// flags are those of the worlds that show a mutant.
+// flags returns those of run for the worlds that show a mutant.
 func (m *mutant) flags() []string {
 	if m.file == pathMTUFile {
 		return []string{"-path"}

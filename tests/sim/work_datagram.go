@@ -72,7 +72,7 @@ func (j *job) questions(t *task, c net.PacketConn, answers <-chan []byte) error 
 	return nil
 }
 
-// shorter is how many bytes less a question has once it was too long.
+// shorter says how many bytes less a question has once it was too long.
 const shorter = 8
 
 // askWhole sends a question, with "don't fragment" if the work has that: one that the socket says

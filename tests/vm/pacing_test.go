@@ -11,7 +11,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// paces has the guest's kernel give a send queue of a program a rate, which the model keeps it to.
+// paces makes the guest's kernel give a send queue of a program a rate, which the model keeps it
+// to.
 func (w *world) paces(t *testing.T) {
 	t.Helper()
 	var mu sync.Mutex

@@ -28,7 +28,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-// world is a host whose netdev is eth0, with what Host tells others of.
+// world holds a host whose netdev is eth0, with what Host tells others of.
 type world struct {
 	t    *testing.T
 	net  *lab.Net
@@ -183,7 +183,7 @@ func (w *world) AbortConnectionsOf(netip.Addr)                               {}
 func (w *world) AddressesChanged()                                           {}
 func (w *world) Configure(env.Source, []env.Route, []netip.Addr) (err error) { return nil }
 
-// program is a listener or a UDP socket of a program.
+// program stands for a listener or a UDP socket of a program.
 type program struct {
 	binding *Binding
 	at      At
@@ -382,7 +382,7 @@ type dialling struct {
 	held  []netip.Addr // that were addresses of ours then
 }
 
-// extra are addresses that come and go.
+// extra lists addresses that come and go.
 var extra = []string{"192.0.2.7/24", "198.51.100.3/32", "2001:db8::7/64"}
 
 func (m *model) step() {

@@ -14,8 +14,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// pace is the subcommand: it opens a slice whose send queue the NIC keeps to a rate, sends frames
-// of 1000 bytes through it, and waits until they have left.
+// pace implements the subcommand: it opens a slice whose send queue the NIC keeps to a rate, sends
+// frames of 1000 bytes through it, and waits until they have left.
 func pace(args []string) error {
 	fs := flag.NewFlagSet("pace", flag.ExitOnError)
 	mac, rate := fs.String("mac", "", ""), fs.Uint64("rate", 0, "bits per second")

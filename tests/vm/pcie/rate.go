@@ -14,7 +14,7 @@ var (
 	modifySQBits = field{128, 64}
 )
 
-// sendRate is an entry of the device's table of rates.
+// sendRate holds an entry of the device's table of rates.
 type sendRate struct{ kbps, burst uint64 }
 
 // pacing returns which rates the function offers.
@@ -25,7 +25,7 @@ func (f *Function) pacing() (c simnic.PacingCap) {
 	return c
 }
 
-// pacingCaps is group 12. Entry 0 of the table stands for no limit.
+// pacingCaps returns group 12. Entry 0 of the table stands for no limit.
 func (f *Function) pacingCaps() []capValue {
 	c := f.pacing()
 	if c.MaxKbps == 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 )
 
-// rateIn is SET_PP_RATE_LIMIT as Linux sends it (mlx5/core/rl.c, mlx5_set_pp_rate_limit_cmd).
+// rateIn returns SET_PP_RATE_LIMIT as Linux sends it (mlx5/core/rl.c, mlx5_set_pp_rate_limit_cmd).
 func rateIn(index uint16, kbps, burst uint64) []byte {
 	in := input(0x780, 0, 64)
 	rateIndex.set(in, uint64(index))
@@ -18,7 +18,7 @@ func rateIn(index uint16, kbps, burst uint64) []byte {
 	return in
 }
 
-// toRate is MODIFY_SQ as Linux sends it for a queue that is ready (mlx5_ib,
+// toRate returns MODIFY_SQ as Linux sends it for a queue that is ready (mlx5_ib,
 // modify_raw_packet_qp_sq).
 func (d *driver) toRate(sqn uint32, index uint64) []byte {
 	in := about(0x905, sqn, 272)
@@ -29,7 +29,7 @@ func (d *driver) toRate(sqn uint32, index uint64) []byte {
 	return in
 }
 
-// pacedDriver is of a function on virtual time whose NIC keeps two rates.
+// pacedDriver returns the driver of a function on virtual time whose NIC keeps two rates.
 func pacedDriver(t *testing.T, card string, pacing bool) (*driver, *clocktest.Clock) {
 	c := clocktest.New()
 	caps := simnic.DefaultCaps()

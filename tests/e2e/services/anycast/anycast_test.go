@@ -106,7 +106,7 @@ func codeOf(t *testing.T, page string) map[string]string {
 	return found
 }
 
-// testWorld is a server with a slice on its port and Linux beside it, and a router.
+// testWorld holds a server with a slice on its port and Linux beside it, and a router.
 type testWorld struct {
 	server, router *lab.Net
 	nic            *simnic.NIC
@@ -267,7 +267,7 @@ func (w *testWorld) await(t *testing.T, what string, ok func() bool) time.Durati
 	return time.Since(began).Round(time.Millisecond)
 }
 
-// ask has the router's kernel ask at addresses of the prefixes. A connected socket takes answers
+// ask makes the router's kernel ask at addresses of the prefixes. A connected socket takes answers
 // from the address that it asked only.
 func (w *testWorld) ask(t *testing.T) {
 	t.Helper()
