@@ -256,8 +256,8 @@ func (d *Device) LimitTxRate(i int, r TxRate) error {
 			limits.MinKbps, limits.MaxKbps, unix.EINVAL)
 	case r.Burst < 0 || r.Burst > math.MaxUint32, r.TypicalPacket < 0,
 		r.TypicalPacket > math.MaxUint16, !limits.Burst && (r.Burst|r.TypicalPacket) != 0:
-		return fmt.Errorf("burst of %d bytes, packets of %d: %w", r.Burst, r.TypicalPacket,
-			unix.EINVAL)
+		return fmt.Errorf("burst of %d, packets of %d bytes: give 0, or up to 32 and 16 bits if "+
+			"Caps.Pacing.Burst is set: %w", r.Burst, r.TypicalPacket, unix.EINVAL)
 	}
 	p := d.txObjects[i]
 	p.q.Lock()
