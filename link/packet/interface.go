@@ -37,7 +37,8 @@ type Interface interface {
 	// ErrGone, or ErrClosed.
 	Done() <-chan struct{}
 	Err() error
-	// Close ends reception and sending. Closing again does nothing.
+	// Close ends reception and sending. Closing again does nothing. Frames that a queue's owner has
+	// received stay good until its next Receive, or Wait, which give their memory back.
 	Close() error
 }
 
@@ -92,11 +93,12 @@ type Receiver interface {
 	Index() int
 	// Receive fills dst with received frames and returns how many, 0 if there are none. It does not
 	// wait. The frames before are gone. One call after the last frame may return 0 without a look.
+	// An owner that stops calls it once more, with no room, or keeps the memory of its frames.
 	Receive(dst []Frame) int
 	// Arm says that Wait comes next if the Receive in between returns 0, which need not look.
 	Arm()
 	// Wait waits until there are frames or a Wake, of which one that came before counts. It returns
-	// an error when the interface is over.
+	// an error when the interface is over, and the frames before are gone, too.
 	Wait() error
 	Wake()
 }

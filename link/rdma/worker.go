@@ -302,6 +302,9 @@ func (w *worker) run() {
 		w.runParking(func() bool { return w.spin() || w.linger() })
 	}
 	w.deliverRest()
+	if w.device == nil {
+		w.q.Poll(nil) // gives back the frames of the last batch
+	}
 }
 
 // runParking sleeps when there is nothing and look, too, finds nothing.

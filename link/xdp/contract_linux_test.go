@@ -408,6 +408,45 @@ func TestCloseUnderTraffic(t *testing.T) {
 	})
 }
 
+// TestCloseWithFrames closes a port while a queue's owner has frames: they stay as they were until
+// the owner's next Receive or Wait.
+func TestCloseWithFrames(t *testing.T) {
+	for name, end := range map[string]func(packet.Receiver) error{
+		"Receive": func(q packet.Receiver) error {
+			if q.Receive(nil) != 0 {
+				return errors.New("frames of a closed port")
+			}
+			return packet.ErrClosed
+		},
+		"Wait": packet.Receiver.Wait,
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachKind(t, func(t *testing.T, w *world, open opener) {
+				p := open(packet.Config{})
+				raw := w.rawSocket(t)
+				sent := ethernet(ourMAC, peerMAC, experimental, payload(100))
+				must(t, unix.Send(raw, sent, 0))
+				q := p.Rx(0)
+				var batch [1]packet.Frame
+				for q.Receive(batch[:]) == 0 || isChatter(batch[0].Data) {
+					must(t, q.Wait())
+				}
+				must(t, p.Close())
+				if got := batch[0].Data; !bytes.Equal(got, sent) {
+					t.Errorf("% x after Close, sent % x", got, sent)
+				}
+				if err := end(q); !errors.Is(err, packet.ErrClosed) {
+					t.Errorf("the end: %v", err)
+				}
+				ring, ok := q.(*RxQueue)
+				if ok && (ring.socket.memory.Len() != 0 || ring.socket.rx.mapped != nil) {
+					t.Error("the memory of a closed queue is still mapped")
+				}
+			})
+		})
+	}
+}
+
 // TestGroups: of groups those come that were asked for, and broadcast.
 func TestGroups(t *testing.T) {
 	eachKind(t, func(t *testing.T, w *world, open opener) {

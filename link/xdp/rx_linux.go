@@ -74,7 +74,11 @@ func (q *RxQueue) Arm() {}
 func (q *RxQueue) Receive(dst []packet.Frame) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || !q.bound.Load() {
+	if q.closed {
+		q.letGo()
+		return 0
+	}
+	if !q.bound.Load() {
 		return 0
 	}
 	s := q.socket
@@ -118,27 +122,39 @@ func (q *RxQueue) dropReceived() {
 	if q.closed || !q.bound.Load() {
 		return
 	}
-	n := q.socket.countReceived()
-	for range n {
-		q.socket.takeFrame()
-	}
-	q.socket.releaseTaken()
-	q.discarded.Add(uint64(n))
+	q.discarded.Add(uint64(q.socket.returnReceived()))
 }
 
 // Wait implements packet.Receiver.
 func (q *RxQueue) Wait() error {
 	if q.port.over.Load() {
-		return q.port.Err()
+		return q.endOwner()
 	}
 	q.waits.Add(1)
 	q.asleep.Begin()
 	err := q.parkUntilReady()
 	q.asleep.End()
 	if q.port.over.Load() {
-		return q.port.Err()
+		return q.endOwner()
 	}
 	return err
+}
+
+// endOwner lets go of the owner's frames and returns why the port is over.
+func (q *RxQueue) endOwner() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.letGo()
+	return q.port.Err()
+}
+
+// letGo takes back the frames that the owner has had from a queue that is over. Once it is closed,
+// too, the last of them takes the memory along. mu is held.
+func (q *RxQueue) letGo() {
+	q.socket.held = nil
+	if q.closed {
+		_ = q.socket.unmapAll() // of mappings that nobody else has touched: it cannot fail
+	}
 }
 
 func (q *RxQueue) parkUntilReady() error {
@@ -189,16 +205,23 @@ func (q *RxQueue) countersNow() packet.RxStats {
 		Malformed: c.invalid, Discarded: q.discarded.Load(), Stalls: c.fillEmpty}
 }
 
-// closeQueue ends the queue and gives its memory back. Nobody sends by the socket any more.
+// closeQueue ends the queue and gives its memory back, unless the owner has frames in it: then that
+// is left to the owner's next call. Nobody sends by the socket any more.
 func (q *RxQueue) closeQueue() error {
 	q.Wake()
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.last, q.closed = q.socket.readCounts(), true
+	q.mu.Unlock()
 	if !q.bound.Load() {
 		return q.socket.closeSocket()
 	}
-	// The descriptor goes with the file, once a Read that goes on has returned. The kernel keeps
-	// pages that the NIC may still write to.
-	return errors.Join(q.file.Close(), q.socket.unmapAll())
+	// The descriptor goes with the file, whose Close waits for isReadable, which takes mu. The
+	// kernel keeps pages that the NIC may still write to.
+	err := q.file.Close()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.socket.held) > 0 {
+		return err
+	}
+	return errors.Join(err, q.socket.unmapAll())
 }

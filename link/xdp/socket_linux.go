@@ -214,11 +214,18 @@ func (s *socket) bindTo(ifindex, queue int, options Options) error {
 // countReceived returns how many frames there are.
 func (s *socket) countReceived() uint32 { return s.rx.producer.Load() - s.rx.at }
 
+// takeDescriptor takes the next received frame, whose descriptor it returns with where the frame's
+// chunk begins.
+func (s *socket) takeDescriptor() (d unix.XDPDesc, at uint64) {
+	d = s.rx.descs[s.rx.at&ringMask]
+	s.rx.at++
+	return d, d.Addr &^ (chunk - 1)
+}
+
 // takeFrame returns the next received frame, which the caller holds until returnHeld.
 func (s *socket) takeFrame() []byte {
-	d := &s.rx.descs[s.rx.at&ringMask]
-	s.held = append(s.held, d.Addr&^(chunk-1))
-	s.rx.at++
+	d, at := s.takeDescriptor()
+	s.held = append(s.held, at)
 	return s.frames[d.Addr : d.Addr+uint64(d.Len) : d.Addr+uint64(d.Len)]
 }
 
@@ -230,11 +237,33 @@ func (s *socket) returnHeld() {
 	if len(s.held) == 0 {
 		return
 	}
-	for _, a := range s.held {
-		s.fill.addrs[s.fill.at&ringMask] = a
-		s.fill.at++
+	for _, at := range s.held {
+		s.fillWith(at)
 	}
 	s.held = s.held[:0]
+	s.handFilled()
+}
+
+// returnReceived gives all frames back to the kernel that the caller has not taken yet, and returns
+// how many there were.
+func (s *socket) returnReceived() uint32 {
+	n := s.countReceived()
+	for range n {
+		_, at := s.takeDescriptor()
+		s.fillWith(at)
+	}
+	s.releaseTaken()
+	s.handFilled()
+	return n
+}
+
+// fillWith adds a chunk to those that handFilled hands over to the kernel.
+func (s *socket) fillWith(at uint64) {
+	s.fill.addrs[s.fill.at&ringMask] = at
+	s.fill.at++
+}
+
+func (s *socket) handFilled() {
 	s.fill.producer.Store(s.fill.at)
 	s.wakeDriver()
 }
