@@ -2,7 +2,6 @@ package xdp
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -71,23 +70,9 @@ func newWorldCabled(t testing.TB, cable func(a *lab.Net, aName string, b *lab.Ne
 				return err
 			}
 		}
-		return awaitLocal(peerIPv6.Addr())
+		return nil
 	}))
 	return w
-}
-
-// awaitLocal waits until this namespace takes packets to an address of its own: of IPv6 Linux makes
-// it so in a work item (addrconf_dad_work), also where it looks for no duplicates.
-func awaitLocal(addr netip.Addr) error {
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		routes, err := netlink.RouteGet(addr.AsSlice())
-		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%v is not local: %+v, %w", addr, routes, err)
-		}
-	}
 }
 
 // kinds lists the ways to be on the interface, all of which keep the same promises.

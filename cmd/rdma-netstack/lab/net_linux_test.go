@@ -3,6 +3,7 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -211,6 +212,69 @@ func TestErrorsNameTheInterface(t *testing.T) {
 	}
 	if err := n.Do(func() error { _, err := OpenPort("nosuch0"); return err }); err == nil {
 		t.Error("OpenPort of a missing interface: no error")
+	}
+}
+
+// TestUpAwaitsIPv6 asks for the way to an interface's own address as soon as Up returns, with and
+// without a carrier. Linux makes the route later than the address.
+func TestUpAwaitsIPv6(t *testing.T) {
+	for range 20 {
+		a, b := newNet(t, "a"), newNet(t, "b")
+		if err := Cable(a, "left", b, "right"); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []struct {
+			*Net
+			ifname string
+			addr   netip.Prefix
+		}{
+			{a, "left", netip.MustParsePrefix("2001:db8::1/64")}, // without a carrier
+			{b, "right", netip.MustParsePrefix("2001:db8::2/64")},
+		} {
+			err := n.Do(func() error {
+				if err := Up(n.ifname, Setup{Addresses: []netip.Prefix{n.addr}}); err != nil {
+					return err
+				}
+				routes, err := netlink.RouteGet(n.addr.Addr().AsSlice())
+				if err != nil || len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
+					return fmt.Errorf("route to %s once it is up: %+v, %v", n.addr, routes, err)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.Close()
+		b.Close()
+	}
+}
+
+// TestUpLeavesHeldAddress has Up meet an address that waits for a carrier before Linux looks for
+// its duplicates.
+func TestUpLeavesHeldAddress(t *testing.T) {
+	a, b := newNet(t, "a"), newNet(t, "b")
+	if err := Cable(a, "left", b, "right"); err != nil {
+		t.Fatal(err)
+	}
+	held := netip.MustParsePrefix("2001:db8::1/64")
+	other := netip.MustParsePrefix("2001:db8::2/64")
+	err := a.Do(func() error {
+		link, err := netlink.LinkByName("left")
+		if err != nil {
+			return err
+		}
+		detected := &netlink.Addr{IPNet: &net.IPNet{IP: held.Addr().AsSlice(),
+			Mask: net.CIDRMask(held.Bits(), 128)}}
+		// the other's work item comes after the held one's
+		if err := errors.Join(netlink.LinkSetUp(link), netlink.AddrAdd(link, detected),
+			addAddress(link, other), awaitLocal(link, other.Addr())); err != nil {
+			return err
+		}
+		return Up("left", Setup{Addresses: []netip.Prefix{held}})
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

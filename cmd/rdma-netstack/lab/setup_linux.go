@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -21,8 +23,8 @@ type Setup struct {
 }
 
 // Up gives the interface of the calling thread's namespace its addresses and sets it up. IPv6
-// addresses are usable at once: duplicate address detection is off, since the caller made the whole
-// network.
+// addresses are usable when Up returns: duplicate address detection is off, since the caller made
+// the whole network, and Up waits until Linux takes packets to them.
 func Up(ifname string, s Setup) error {
 	link, err := netlink.LinkByName(ifname)
 	if err != nil {
@@ -49,6 +51,11 @@ func Up(ifname string, s Setup) error {
 			return fmt.Errorf("give %s the address %s: %w", ifname, p, err)
 		}
 	}
+	for _, p := range s.Addresses {
+		if err := awaitLocal(link, p.Addr()); err != nil {
+			return err
+		}
+	}
 	for _, a := range s.OnLink {
 		to := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 		if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: to,
@@ -72,6 +79,43 @@ func addAddress(link netlink.Link, p netip.Prefix) error {
 		return err
 	}
 	return nil
+}
+
+// localTime bounds how long Linux may take over a local route beside other load.
+const localTime = 20 * time.Second
+
+// awaitLocal waits until Linux takes packets to an address of the interface. It makes the route for
+// one of IPv6 in a work item, after its answer to the request (addrconf_dad_work, which runs also
+// where it looks for no duplicates), and drops what arrives before. An address that the interface
+// had and whose duplicates Linux looks for, or found, is not waited for: without a carrier Linux
+// never ends that.
+func awaitLocal(link netlink.Link, a netip.Addr) error {
+	for deadline := time.Now().Add(localTime); a.Is6(); time.Sleep(time.Millisecond) {
+		routes, err := netlink.RouteGet(a.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		if held, err := heldBack(link, a); held || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s of %s is not local after %v: %+v, %v", a, link.Attrs().Name,
+				localTime, routes, err)
+		}
+	}
+	return nil
+}
+
+// heldBack reports whether duplicate address detection keeps an address of the interface from use.
+func heldBack(link netlink.Link, a netip.Addr) (bool, error) {
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+	if err != nil {
+		return false, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+	}
+	return slices.ContainsFunc(addrs, func(have netlink.Addr) bool {
+		return have.IP.Equal(a.AsSlice()) &&
+			have.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
+	}), nil
 }
 
 // quietIPv6 turns duplicate address detection and router solicitation off. On a kernel without IPv6
