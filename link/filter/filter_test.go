@@ -384,7 +384,12 @@ func randomList(r *rand.Rand, rules int) string {
 			case 0:
 				fmt.Fprintf(&b, "tcp dport %s ", set(number(5)))
 			case 1:
-				fmt.Fprintf(&b, "udp sport %s udp dport %s ", set(number(5)), set(number(5)))
+				from, to := set(number(5)), set(number(5))
+				// nft 1.0.6 joins "sport != 1" and "dport != 2" into "not both"
+				if strings.HasPrefix(from, "!=") {
+					to = strings.TrimPrefix(to, "!= ")
+				}
+				fmt.Fprintf(&b, "udp sport %s udp dport %s ", from, to)
 			case 2:
 				fmt.Fprintf(&b, "meta l4proto { tcp, udp } th dport %s ", set(number(5)))
 			case 3:
