@@ -3,6 +3,7 @@ package admin_test
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -81,17 +82,23 @@ func TestSocketsAllocations(t *testing.T) {
 	server := crowd(t, conns)
 	h := admin.Handler(admin.Config{Stack: server})
 	ask := httptest.NewRequest("GET", "/sockets", nil)
-	if n := testing.AllocsPerRun(20, func() {
-		h.ServeHTTP(nowhere{http.Header{}}, ask)
-	}); n > 3*conns {
+	if n := leastAllocs(func() { h.ServeHTTP(nowhere{http.Header{}}, ask) }); n > 3*conns {
 		t.Errorf("/sockets of %d connections: %v allocations, want 3 each at most", conns, n)
 	}
 	_, text := get(t, h, "/sockets", nil)
-	if n := testing.AllocsPerRun(20, func() {
-		admin.ReadSockets(strings.NewReader(text))
-	}); n > 4*conns {
+	if n := leastAllocs(func() { admin.ReadSockets(strings.NewReader(text)) }); n > 4*conns {
 		t.Errorf("%d connections are read with %v allocations, want 4 each at most", conns, n)
 	}
+}
+
+// leastAllocs returns the allocations of one of several calls that had the fewest: the connections,
+// which go on beside it, can only add to those.
+func leastAllocs(f func()) float64 {
+	least := math.Inf(1)
+	for range 20 {
+		least = min(least, testing.AllocsPerRun(1, f))
+	}
+	return least
 }
 
 // nowhere is a response that is thrown away.
