@@ -150,7 +150,7 @@ func makeGarbage(w *sickWorld) {
 			}
 		}
 		runtime.GC() // the runtime counts when a collection ends
-		// Other processes may leave this one little: go on until it was busy for a third of the time.
+		// Other processes may leave this one little: go on until it was busy for a third.
 		now := admin.ReadFacts(w.server)
 		busy, gc := now.BusySeconds-before.BusySeconds, now.GCSeconds-before.GCSeconds
 		if busy > max(1, now.Time.Sub(before.Time).Seconds()/3) && gc > busy/4 {
