@@ -15,18 +15,18 @@ func TestCells(t *testing.T) {
 			Cores: 2, Queues: 2, Sockets: 2, Conns: 3, Mode: "adaptive",
 			Spread: "all",
 			Length: 50 * time.Millisecond}
-		r, err := c.here()
-		if err != nil {
-			t.Fatalf("%v: %v", c, err)
-		}
-		for _, count := range []struct {
-			name string
-			n    float64
-		}{{"operations", r.Ops}, {"CPU", r.CPU}, {"switches", r.Switches}, {"frames", r.Frames},
-			{"polls", r.Polls}, {"doorbells", r.Doorbells}, {"queued", r.Queued}} {
-			if !(count.n > 0) {
-				t.Errorf("%v: %s: %v", c, count.name, count.n)
+		var r result
+		var missing []string
+		// Other processes may have the processors for the whole of a window: look at several.
+		for n := 0; n == 0 || n < 20 && len(missing) > 0; n++ {
+			var err error
+			if r, err = c.here(); err != nil {
+				t.Fatalf("%v: %v", c, err)
 			}
+			missing = uncounted(r)
+		}
+		if len(missing) > 0 {
+			t.Errorf("%v: none of: %v", c, missing)
 		}
 		if !(r.Line > 0) && runtime.NumCPU() > 1 && runtime.GOOS == "linux" {
 			t.Errorf("%v: a cache line took %v ns", c, r.Line)
@@ -35,6 +35,20 @@ func TestCells(t *testing.T) {
 			t.Errorf("%v: %v polls, %v found %v frames", c, r.Polls, r.Hits, r.Frames)
 		}
 	}
+}
+
+// uncounted lists the counts of a window that counted nothing.
+func uncounted(r result) (missing []string) {
+	for _, count := range []struct {
+		name string
+		n    float64
+	}{{"operations", r.Ops}, {"CPU", r.CPU}, {"switches", r.Switches}, {"frames", r.Frames},
+		{"polls", r.Polls}, {"doorbells", r.Doorbells}, {"queued", r.Queued}} {
+		if !(count.n > 0) {
+			missing = append(missing, count.name)
+		}
+	}
+	return missing
 }
 
 // Each load runs on netstack alone, too.
