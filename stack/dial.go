@@ -334,7 +334,7 @@ func (a *attempt) conn(network string, keepAlive net.KeepAliveConfig) (*TCPConn,
 			a.q.EventUnregister(&a.events)
 			s := a.stack
 			return newTCPConn(s, a.ep, a.q, network, s.zones.tcpAddr(a.family, local),
-				s.zones.tcpAddr(a.family, remote), keepAlive), nil
+				s.zones.tcpAddr(a.family, remote), keepAlive, 0), nil
 		}
 		terr = rerr
 	}

@@ -81,6 +81,7 @@ type openConns struct {
 	udp         map[tcpip.Endpoint]*UDPConn
 
 	starts slowStarts
+	paced  pacedConns
 }
 
 // endpoints yields the TCP endpoints that netstack has at the time of the call, and their states.
@@ -487,6 +488,21 @@ func (f *tcpFields) segmentSize(e tcpip.Endpoint) int {
 	ep.LockUser()
 	defer ep.UnlockUser()
 	return f.mss.int(f.snd.target(reflect.ValueOf(ep).Elem()))
+}
+
+// unsent returns how many bytes a connection has been given and not sent yet; 0 where a field that
+// tells is missing.
+func (f *tcpFields) unsent(e tcpip.Endpoint) int {
+	ep, ok := e.(*tcp.Endpoint)
+	if !ok || f.sndUna.index == nil || f.sndNxt.index == nil {
+		return 0
+	}
+	ep.LockUser()
+	defer ep.UnlockUser()
+	v := reflect.ValueOf(ep).Elem()
+	snd := f.snd.target(v)
+	inFlight := int(uint32(f.sndNxt.int(snd) - f.sndUna.int(snd)))
+	return max(0, f.used.int(f.queue.in(v))-inFlight)
 }
 
 // finAcked reports whether the peer has acknowledged a connection's FIN. False where a field that

@@ -56,6 +56,10 @@ type Stats struct {
 	// routes in leases that cannot be.
 	DHCPSent, DHCPRefused uint64
 
+	// TCPPaced gives the connections that have a rate now, TCPPacingWaits how often a write waited
+	// for it, and TCPPacingStalls how often for windows that allow less.
+	TCPPaced, TCPPacingWaits, TCPPacingStalls uint64
+
 	TCPCurrentEstablished uint64 // connections now
 	TCPAccepted           uint64 // handshakes completed by listeners
 	TCPDialed             uint64 // handshakes begun by dials
@@ -106,6 +110,9 @@ func (s *Stack) Stats() Stats {
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),
 		TCPDialed:             c.TCP.ActiveConnectionOpenings.Value(),
 		TCPFailedDials:        s.conns.failedDials.Load(),
+		TCPPaced:              uint64(max(0, s.conns.paced.count.Load())),
+		TCPPacingWaits:        s.conns.paced.waits.Load(),
+		TCPPacingStalls:       s.conns.paced.stalls.Load(),
 		TCPRetransmits:        link.TxResent - link.TxSpared + c.TCP.Retransmits.Value(),
 		TCPTimeouts:           c.TCP.Timeouts.Value(),
 		TCPChecksumErrors:     c.TCP.ChecksumErrors.Value(),

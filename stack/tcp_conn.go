@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -15,6 +16,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/internal/pacing"
 )
 
 // TCPConn is a TCP connection. It has the methods of net.TCPConn except SyscallConn, see the
@@ -30,6 +34,8 @@ type TCPConn struct {
 	fixedRead    atomic.Bool // SetReadBuffer was called
 	next, prev   *TCPConn    // of openConns, whose mutex guards them
 
+	pacing atomic.Pointer[connPacing] // nil: no rate
+
 	rd, wr  ioSide
 	events  waiter.Entry // of both sides
 	untuned int          // bytes read since buffer tuning was last told; guarded by rd.mu
@@ -42,11 +48,12 @@ var _ net.Conn = (*TCPConn)(nil)
 
 // newTCPConn wraps a connected endpoint. laddr and raddr become the conn's and must not change.
 func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
-	laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig) *TCPConn {
+	laddr, raddr *net.TCPAddr, keepAlive net.KeepAliveConfig, rate uint64) *TCPConn {
 	c := &TCPConn{ep: ep, network: network, laddr: laddr, raddr: raddr}
 	c.stack, c.outages = s, s.outage.count.Load()
 	register(q, &c.events, tcpEvents{c}, readEvents|writeEvents)
 	c.keepAlive(keepAlive)
+	c.setPacing(rate)
 	s.conns.add(c)
 	s.memory.noteConnection(c)
 	return c
@@ -84,6 +91,7 @@ func (c *TCPConn) Close() error {
 	}
 	c.rd.stop()
 	c.wr.stop()
+	c.setPacing(0)
 	linger := c.ep.SocketOptions().GetLinger()
 	orphan := tcpip.TCPUserTimeoutOption(c.stack.cfg.TCP.OrphanTimeout)
 	c.ep.SetSockOpt(&orphan) // answers to zero window probes do not prolong it
@@ -301,6 +309,13 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 		if piece > most {
 			piece = whole
 		}
+		paced := c.pacing.Load()
+		if paced != nil && piece > 0 {
+			if piece = min(piece, c.admitPaced(paced)); piece == 0 {
+				c.wr.park()
+				continue
+			}
+		}
 		admitted := c.stack.memory.admitWrite(c, piece)
 		if admitted.bytes == 0 && src.left > 0 {
 			c.wr.park()
@@ -314,6 +329,9 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 		n += m
 		c.stack.memory.finishWrite(admitted, int(m))
 		c.written.Add(uint64(m))
+		if paced != nil {
+			paced.stream.Wrote(int(m))
+		}
 		switch {
 		case terr != nil && !wouldBlock(terr):
 			return n, c.orClosedErr(syscallError(call, terr))
@@ -540,6 +558,88 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 	})
 }
 
+// SetPacing limits what the connection sends to a rate in bytes per second, Ethernet, IP and TCP
+// headers included: SO_MAX_PACING_RATE of Linux. 0 and the largest uint64 are no limit. A Write
+// waits until the rate has let out all of it, so that nothing waits below TCP, whose timers and
+// round-trip times stay those of the network: deadlines count as ever. Within 10 ms the rate is
+// kept to 2 % and a segment. What the windows hold up is not made good for, but for 10 ms of it
+// that go at once. What is sent again, acknowledgements and what was written before is not counted.
+// It is for any device and backend: no queue of the NIC is needed for it.
+func (c *TCPConn) SetPacing(bytesPerSecond uint64) error {
+	return c.set(func() {
+		c.setPacing(bytesPerSecond)
+		if c.closed.Load() {
+			c.setPacing(0)
+		}
+	})
+}
+
+// connPacing is a connection's rate.
+type connPacing struct {
+	rate  uint64    // bytes per second
+	begun time.Time // when it was set
+	timer clock.Timer
+
+	stream pacing.Stream // guarded by wr.mu
+}
+
+// setPacing puts a rate in the place of the one before.
+func (c *TCPConn) setPacing(bytesPerSecond uint64) {
+	var p *connPacing
+	if bytesPerSecond != 0 && bytesPerSecond != math.MaxUint64 {
+		const unknown, timestamps = 1448, 12
+		segment := cmp.Or(c.stack.fields.segmentSize(c.ep), unknown)
+		headers := header.EthernetMinimumSize + header.IPv4MinimumSize + header.TCPMinimumSize +
+			timestamps
+		if c.laddr.IP.To4() == nil {
+			headers += header.IPv6MinimumSize - header.IPv4MinimumSize
+		}
+		p = &connPacing{rate: bytesPerSecond, begun: c.stack.clock.Now(),
+			timer: c.stack.clock.NewStopped(c.wr.notify)}
+		p.stream = pacing.NewStream(bytesPerSecond, segment, headers)
+	}
+	before := c.pacing.Swap(p)
+	c.stack.conns.paced.change(before, p)
+	if before != nil {
+		before.timer.Stop()
+	}
+	c.wr.notify()
+}
+
+// admitPaced returns how many bytes the rate allows now. After 0 the writer is to park: it is woken
+// when to ask again. wr.mu is held.
+func (c *TCPConn) admitPaced(p *connPacing) int {
+	n, wait := p.stream.Admit(c.stack.clock.Since(p.begun), c.stack.fields.unsent(c.ep))
+	if wait > 0 {
+		c.stack.conns.paced.noteWait(p.stream.Stalled())
+		p.timer.Reset(wait)
+	}
+	return n
+}
+
+// pacedConns counts connections with a rate.
+type pacedConns struct {
+	count         atomic.Int64  // now
+	waits, stalls atomic.Uint64 // for the rate, and for windows that allow less
+}
+
+func (p *pacedConns) change(from, to *connPacing) {
+	if from != nil {
+		p.count.Add(-1)
+	}
+	if to != nil {
+		p.count.Add(1)
+	}
+}
+
+func (p *pacedConns) noteWait(stalled bool) {
+	if stalled {
+		p.stalls.Add(1)
+	} else {
+		p.waits.Add(1)
+	}
+}
+
 // SetTTL sets the time to live, or hop limit, of what is sent from now on: 1 to 255, or -1 for the
 // default of 64. Others are EINVAL.
 func (c *TCPConn) SetTTL(ttl int) error {
@@ -579,6 +679,7 @@ type TCPSettings struct {
 	NoDelay                 bool
 	KeepAlive               net.KeepAliveConfig
 	UserTimeout             time.Duration // 0: the time that retransmissions take
+	Pacing                  uint64        // bytes per second; 0: no limit
 	TrafficClass            int
 	TTL                     int // 0: the default
 }
@@ -595,7 +696,11 @@ func (c *TCPConn) Settings() TCPSettings {
 	count, _ := c.ep.GetSockOptInt(tcpip.KeepaliveCountOption)
 	class, _ := c.ep.GetSockOptInt(tcpip.IPv4TOSOption)
 	ttl, _ := c.ep.GetSockOptInt(tcpip.IPv4TTLOption)
-	return TCPSettings{ReadBuffer: int(o.GetReceiveBufferSize()),
+	var rate uint64
+	if p := c.pacing.Load(); p != nil {
+		rate = p.rate
+	}
+	return TCPSettings{Pacing: rate, ReadBuffer: int(o.GetReceiveBufferSize()),
 		WriteBuffer: int(o.GetSendBufferSize()), NoDelay: !o.GetDelayOption(),
 		KeepAlive: net.KeepAliveConfig{Enable: o.GetKeepAlive(), Idle: time.Duration(idle),
 			Interval: time.Duration(interval), Count: count},

@@ -28,6 +28,7 @@ type TCPListener struct {
 	keepAlive net.KeepAliveConfig
 	shared    bool              // with other listeners: ListenConfig.ReusePort
 	backlog   int               // set by open
+	pacing    uint64            // of accepted connections
 	bound     tcpip.FullAddress // of listenerTable
 
 	// Config.Host: what the kernel has accepted, and the ports there. Nil otherwise.
@@ -326,7 +327,7 @@ func (l *TCPListener) conn(ep tcpip.Endpoint, q *waiter.Queue) *TCPConn {
 	}
 	l.stack.markDefault(ep) // an accepted connection does not have the listener's
 	raddr := l.stack.zones.tcpAddr(l.family, l.peer)
-	return newTCPConn(l.stack, ep, q, l.network, laddr, raddr, l.keepAlive)
+	return newTCPConn(l.stack, ep, q, l.network, laddr, raddr, l.keepAlive, l.pacing)
 }
 
 // Close stops listening and frees the port. Connections that were established but not accepted are
@@ -389,6 +390,11 @@ type ListenConfig struct {
 	// Backlog is [TCPOptions].Backlog of this listener. 0: the stack's.
 	Backlog int
 
+	// Pacing is the rate of each accepted connection in bytes per second, see
+	// [TCPConn.SetPacing], which changes it. 0: no limit. Connections that the kernel has accepted
+	// (Config.Host) have none.
+	Pacing uint64
+
 	stack *Stack
 }
 
@@ -430,7 +436,7 @@ func (c *ListenConfig) listenTCP(network string, laddr *net.TCPAddr) (*TCPListen
 		laddr = &net.TCPAddr{}
 	}
 	l := &TCPListener{network: network,
-		family: listenFamily(network, laddr.IP), shared: c.ReusePort}
+		family: listenFamily(network, laddr.IP), shared: c.ReusePort, pacing: c.Pacing}
 	l.stack, l.keepAlive = c.stack, keepAlive(c.KeepAlive, c.KeepAliveConfig,
 		*c.stack.cfg.TCP.KeepAlive)
 	if err := l.open(laddr, cmp.Or(c.Backlog, c.stack.cfg.TCP.Backlog)); err != nil {

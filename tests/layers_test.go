@@ -157,7 +157,7 @@ var layers = map[string]layer{
 			"stack/internal/resolver",
 			"internal/hostnet",
 			"clock", "internal/random", "internal/netclock",
-			"internal/memlimit", "stack/packets"},
+			"internal/memlimit", "internal/pacing", "stack/packets"},
 		others: []string{gvisor, xnet, xsys},
 		tests: []string{"simnic/...", "dv/uverbs", "apps/httpd", "apps/dnsd",
 			"cmd/rdma-netstack/lab", "tests/lib/card", "tests/lib/netpair", "stack/stacktest",

@@ -43,6 +43,7 @@ type serveFlags struct {
 	mtu       int
 	vlan      uint16
 	dscp      uint8
+	rate      uint64
 	filter    string   // FILE
 	listen    []string // ADDRESS:PORT
 	log       logFlags
@@ -129,6 +130,8 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 			"its tag (default none)"),
 		opt("dscp", "N", &f.dscp, "DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is "+
 			"the 802.1p priority"),
+		opt("rate", "N", &f.rate, "send at most N bytes per second by each TCP connection "+
+			"that is accepted, headers included (default 0: no limit)"),
 		opt("filter", "FILE", &f.filter, "judge packets by the list in FILE, which is written in "+
 			"a part of the language of nft (docs/firewall.md): nftables does not see them. "+
 			"\"rdma-netstack filter\" shows and changes it while the server runs"))

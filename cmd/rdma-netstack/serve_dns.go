@@ -123,7 +123,7 @@ func answersOnLinux(cfg dnsd.Config) onLinux {
 // serving functions. The stack closes the sockets.
 func (f *dnsFlags) listenDNS(s *slice, app *dnsd.Server) (serve []func() error, err error) {
 	for i, at := range f.listen {
-		ln, err := s.stack.Listen("tcp", at)
+		ln, err := s.listenTCP(at)
 		if err != nil {
 			return nil, listenError("DNS over TCP", at, err)
 		}

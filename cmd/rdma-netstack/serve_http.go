@@ -106,7 +106,7 @@ func serveHTTP(ctx context.Context, f serveFlags, h *httpFlags, out streams) (er
 	defer func() { err = s.closeAfter(err) }()
 	var serve []func() error
 	for i, at := range f.listen {
-		ln, err := s.stack.Listen("tcp", at)
+		ln, err := s.listenTCP(at)
 		if err != nil {
 			return listenError("HTTP", at, err)
 		}

@@ -48,7 +48,7 @@ func serveIperf3(ctx context.Context, f serveFlags, out streams) (err error) {
 	app := iperf3d.New(iperf3d.Config{Logger: log})
 	defer app.Close()
 	at := f.listen[0]
-	ln, err := s.stack.Listen("tcp", at)
+	ln, err := s.listenTCP(at)
 	if err != nil {
 		return listenError("iperf3", at, err)
 	}

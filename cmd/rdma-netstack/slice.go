@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -24,12 +25,13 @@ type slice struct {
 	addresses []netip.Prefix
 	whole     []netip.Prefix // all addresses of these are ours, too
 	about     string         // the device
+	rate      uint64         // of accepted connections, bytes per second; 0: no limit
 	cleanup   cleanup
 }
 
 // openSlice opens the device that the flags name. When it fails it closes everything.
 func openSlice(ctx context.Context, f serveFlags, log *slog.Logger) (*slice, error) {
-	s := &slice{about: f.device, whole: f.whole}
+	s := &slice{about: f.device, whole: f.whole, rate: f.rate}
 	if err := s.open(ctx, f, log); err != nil {
 		return nil, errors.Join(err, s.cleanup.close())
 	}
@@ -158,6 +160,13 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 		Uplink: stack.UplinkOptions{Backend: f.backend, XDP: f.xdp, Fallback: f.fallback,
 			MaxOutage: f.maxOutage, RxMode: f.rxMode, Spread: f.spread},
 	}.WithLocal(f.whole...)
+}
+
+// listenTCP opens a listener whose connections keep to the slice's rate.
+func (s *slice) listenTCP(at string) (net.Listener, error) {
+	lc := s.stack.ListenConfig()
+	lc.Pacing = s.rate
+	return lc.Listen(context.Background(), "tcp", at)
 }
 
 // closeAfter closes everything, in an order that lets the last answers out, and joins errors of

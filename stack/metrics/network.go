@@ -29,6 +29,11 @@ func (p *page) writeNetwork(st *stack.Stack) {
 	count("tcp_accepted_total", "Handshakes completed by listeners.", s.TCPAccepted)
 	count("tcp_dialed_total", "Handshakes begun by dials.", s.TCPDialed)
 	count("tcp_failed_dials_total", "Dials that ended in an error.", s.TCPFailedDials)
+	p.family(gauge, "tcp_paced_connections", "Connections that have a rate.", of(s.TCPPaced))
+	count("tcp_pacing_waits_total", "Waits of writes for the rate of their connection.",
+		s.TCPPacingWaits)
+	count("tcp_pacing_stalls_total", "Waits of writes of connections with a rate whose windows "+
+		"allow less.", s.TCPPacingStalls)
 	count("tcp_retransmitted_segments_total", "TCP segments sent again, by the link too.",
 		s.TCPRetransmits)
 	counters := map[string]uint64{}

@@ -1,0 +1,84 @@
+package pacing
+
+import "time"
+
+const (
+	// quantumTime gives how much is let out at a time: what the rate sends in that time, in whole
+	// segments.
+	quantumTime = 200 * time.Microsecond
+	// aheadTime gives how much of what was let out may be unsent, as the windows allow less than
+	// the rate, before no more is: it goes at once when the windows open.
+	aheadTime = 10 * time.Millisecond
+	// The unsent bytes are looked at after shortPause, and after twice as long each time that none
+	// has gone, up to longPause.
+	shortPause, longPause = time.Millisecond, 64 * time.Millisecond
+)
+
+// Stream keeps one who writes segments to a rate: what the rate does not allow yet is not written.
+// Nothing waits below the writer, so that no timer of a protocol counts the wait. It is not safe
+// for concurrent use.
+//
+//	          Admit: the rate allows it            Wrote: all of it
+//	waiting ────────────────────────────▶ allowed ─────────────────▶ waiting
+//	   │  ▲                                          a quantum at a time
+//	   │  └─ the time that Admit returned is over
+//	   └──── too much is unsent: looked at again, what the rate allowed meanwhile is lost
+type Stream struct {
+	schedule         Schedule
+	segment, headers int // bytes of payload and of headers of a segment
+	quantum, ahead   int // bytes of payload
+
+	allowed int           // bytes left of the quantum begun
+	waits   bool          // for the schedule
+	unsent  int           // at the last look
+	pause   time.Duration // since then; 0: none was needed
+}
+
+// NewStream returns one of bytesPerSecond, headers of so many bytes of each segment of so many
+// bytes of payload included. A rate of 0 is no limit.
+func NewStream(bytesPerSecond uint64, segment, headers int) Stream {
+	const most = 1 << 60 // whose bits can be counted
+	rate := min(bytesPerSecond, most)
+	payload := float64(rate) * float64(segment) / float64(segment+headers)
+	quantum := int(min(payload*quantumTime.Seconds(), 1<<30))
+	return Stream{schedule: NewSchedule(8*rate, 0), segment: segment, headers: headers,
+		quantum: max(quantum-quantum%segment, segment),
+		ahead:   max(int(min(payload*aheadTime.Seconds(), 1<<30)), 4*segment)}
+}
+
+// Admit returns how many bytes may be written at now, of which Wrote is to be told, or else for how
+// long to wait. Of what was written, unsent bytes have not left.
+func (s *Stream) Admit(now time.Duration, unsent int) (bytes int, wait time.Duration) {
+	if s.allowed > 0 {
+		return s.allowed, 0
+	}
+	if unsent >= s.ahead {
+		s.waits = false
+		if unsent != s.unsent || s.pause == 0 {
+			s.pause = shortPause / 2
+		}
+		s.unsent, s.pause = unsent, min(2*s.pause, longPause)
+		return 0, s.pause
+	}
+	s.pause = 0
+	if s.waits {
+		s.schedule.Resume(now)
+	} else {
+		s.schedule.Begin(now)
+	}
+	wait = s.schedule.Wait(now)
+	if s.waits = wait > 0; s.waits {
+		return 0, wait
+	}
+	s.allowed = s.quantum
+	return s.allowed, 0
+}
+
+// Stalled reports whether the last Admit let nothing out since too much was unsent.
+func (s *Stream) Stalled() bool { return s.pause > 0 }
+
+// Wrote counts n bytes that were written as segments of their own.
+func (s *Stream) Wrote(n int) {
+	s.allowed -= n
+	s.schedule.Sent(n + s.headers*((n+s.segment-1)/s.segment))
+}

@@ -1,0 +1,200 @@
+package roads
+
+import (
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
+)
+
+// windows counts the bytes of frames by the windows of 10 ms that they are sent in.
+type windows struct {
+	w     *World
+	began time.Duration
+	bytes []int
+}
+
+const window = 10 * time.Millisecond
+
+// note is a Way.Lose that loses nothing.
+func (c *windows) note(frame []byte) bool {
+	i := int((c.w.Now() - c.began) / window)
+	for len(c.bytes) <= i {
+		c.bytes = append(c.bytes, 0)
+	}
+	c.bytes[i] += len(frame)
+	return false
+}
+
+// TestPacing: a connection sends its rate within 2 % and a segment in any 10 ms, as counted on the
+// wire, from when its window suffices.
+func TestPacing(t *testing.T) {
+	oneProcessor(t)
+	if racing.Detector {
+		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
+	}
+	for _, rate := range []uint64{1e6 / 8, 1e7 / 8, 1e8 / 8, 1e9 / 8} {
+		within(t, func(w *World) {
+			ways := w.Travel(Road{Delay: 500 * time.Microsecond}, 0)
+			server, client, err := w.connect()
+			must(t, err)
+			defer func() {
+				w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
+			}()
+			must(t, server.SetPacing(rate))
+			c := &windows{w: w, began: w.Now()}
+			ways[0].Lose = c.note
+			const spans, skipped = 20, 5
+			size := int64(rate) * spans / 100
+			go func() { _, _ = server.Write(make([]byte, size)) }()
+			w.await(time.Hour, func() { _, err = io.CopyN(io.Discard, client, size) })
+			must(t, err)
+			const segment = 1514
+			want := float64(rate) * window.Seconds()
+			worst := 0.0
+			for _, n := range c.bytes[skipped:spans] {
+				off := max(float64(n)-want, want-float64(n)) - segment
+				worst = max(worst, off/want)
+			}
+			st := w.Server.Stats()
+			t.Logf("%d bytes/s: off by %.2f %% and a segment in 10 ms, %d waits, %d stalls", rate,
+				max(0, worst)*100, st.TCPPacingWaits, st.TCPPacingStalls)
+			if worst > 0.02 {
+				t.Errorf("%d bytes/s: windows of 10 ms hold %v, want %.0f", rate, c.bytes, want)
+			}
+			if st.TCPRetransmits != 0 || st.TCPPaced != 1 {
+				t.Errorf("%d segments sent again, %d connections with a rate",
+					st.TCPRetransmits, st.TCPPaced)
+			}
+		})
+	}
+}
+
+// TestPacedWrite: a write takes the time of its rate, ends at a deadline with what it has written,
+// and goes on at once when the limit is taken away. Nothing is sent again meanwhile. A road without
+// delay would not do: of two segments sent in one moment, RACK of netstack takes the second for
+// lost when the first is acknowledged in the same moment.
+func TestPacedWrite(t *testing.T) {
+	oneProcessor(t)
+	within(t, func(w *World) {
+		w.Travel(Road{Delay: 500 * time.Microsecond}, 0)
+		server, client, err := w.connect()
+		must(t, err)
+		defer func() {
+			w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
+		}()
+		must(t, server.SetPacing(100_000))
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		write := func(size int) (n int, took time.Duration, err error) {
+			began := w.Now()
+			w.await(time.Minute, func() { n, err = server.Write(make([]byte, size)) })
+			return n, w.Now() - began, err
+		}
+		n, took, err := write(50_000)
+		must(t, err)
+		if took < 480*time.Millisecond || took > 540*time.Millisecond {
+			t.Errorf("%d bytes and headers at 100000 bytes/s took %v", n, took)
+		}
+		must(t, server.SetWriteDeadline(w.clock.Now().Add(time.Second)))
+		n, _, err = write(1 << 20)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || n < 90_000 || n > 100_000 {
+			t.Errorf("%d bytes until the deadline, %v", n, err)
+		}
+		must(t, server.SetWriteDeadline(time.Time{}))
+		w.clock.AfterFunc(time.Second, func() { _ = server.SetPacing(0) })
+		_, took, err = write(140_000)
+		must(t, err)
+		if took < time.Second || took > 1200*time.Millisecond {
+			t.Errorf("it took %v, want a second: no limit held what was left then", took)
+		}
+		if st := w.Server.Stats(); st.TCPPacingWaits < 50 || st.TCPRetransmits != 0 {
+			t.Errorf("%d waits, %d segments sent again", st.TCPPacingWaits, st.TCPRetransmits)
+		}
+	})
+}
+
+// TestPacedStall: of what the rate has let out to a peer that does not read, little more than 10 ms
+// of it is unsent, and the rest of the write waits.
+func TestPacedStall(t *testing.T) {
+	oneProcessor(t)
+	within(t, func(w *World) {
+		w.Travel(Road{Delay: 500 * time.Microsecond}, 0)
+		server, client, err := w.connect()
+		must(t, err)
+		defer func() {
+			w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
+		}()
+		must(t, client.SetReadBuffer(64<<10))
+		must(t, server.SetPacing(1_000_000))
+		must(t, server.SetWriteDeadline(w.clock.Now().Add(2*time.Second)))
+		n := 0
+		w.await(time.Minute, func() { n, err = server.Write(make([]byte, 1<<20)) })
+		if !errors.Is(err, os.ErrDeadlineExceeded) || n < 10_000 || n > 256<<10 {
+			t.Errorf("%d bytes written to a peer that does not read, %v", n, err)
+		}
+		if st := w.Server.Stats(); st.TCPPacingStalls < 10 {
+			t.Errorf("%d stalls", st.TCPPacingStalls)
+		}
+	})
+}
+
+// TestPacingSparesQueue: connections that together have less than the road's rate lose at most a
+// tenth of what they lose without rates of their own.
+func TestPacingSparesQueue(t *testing.T) {
+	oneProcessor(t)
+	need.Long(t, "two times 64 transfers, some seconds")
+	if racing.Detector {
+		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
+	}
+	const conns, each = 64, 128 << 10
+	// A tenth of 10 Mbit/s each in 700 Mbit/s, and of the bytes: 100 ms of queue.
+	r := Road{Delay: 10 * time.Millisecond, Rate: 70e6 / 8, Queue: 70e6 / 8 / 10}
+	lost := func(rate uint64) (n int, took time.Duration, st stack.Stats) {
+		within(t, func(w *World) {
+			ways := w.Travel(r, 0)
+			var servers, clients []*stack.TCPConn
+			for range conns {
+				server, client, err := w.connect()
+				must(t, err)
+				defer func() {
+					w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
+				}()
+				must(t, server.SetPacing(rate))
+				servers, clients = append(servers, server), append(clients, client)
+			}
+			began := w.Now()
+			done := make(chan error, conns)
+			for i := range conns {
+				go func() { _, _ = servers[i].Write(make([]byte, each)) }()
+				go func() {
+					_, err := io.CopyN(io.Discard, clients[i], each)
+					done <- err
+				}()
+			}
+			w.await(time.Hour, func() {
+				for range conns {
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			n, took, st = ways[0].Full, w.Now()-began, w.Server.Stats()
+		})
+		return n, took, st
+	}
+	without, tookWithout, stWithout := lost(0)
+	with, tookWith, stWith := lost(1e6 / 8)
+	t.Logf("without rates %d frames lost, %d sent again, %v; with rates %d, %d, %v", without,
+		stWithout.TCPRetransmits, tookWithout, with, stWith.TCPRetransmits, tookWith)
+	if without == 0 {
+		t.Error("nothing is lost: the test shows nothing")
+	}
+	if with > without/10 {
+		t.Errorf("%d frames lost with rates, %d without", with, without)
+	}
+}
