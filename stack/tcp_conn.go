@@ -562,9 +562,9 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 // headers included: SO_MAX_PACING_RATE of Linux. 0 and the largest uint64 are no limit. A Write
 // waits until the rate has let out all of it, so that nothing waits below TCP, whose timers and
 // round-trip times stay those of the network: deadlines count as ever. Within 10 ms the rate is
-// kept to 2 % and a segment. What the windows hold up is not made good for, but for 10 ms of it
-// that go at once. What is sent again, acknowledgements and what was written before is not counted.
-// It is for any device and backend: no queue of the NIC is needed for it.
+// kept to 2 % and a segment. Of what the windows hold up, 10 ms of the rate go at once when they
+// open; the rest of that time is lost. What is sent again, acknowledgements and what was written
+// before is not counted. It works with any device and backend: it needs no queue of the NIC.
 func (c *TCPConn) SetPacing(bytesPerSecond uint64) error {
 	return c.set(func() {
 		c.setPacing(bytesPerSecond)
@@ -574,7 +574,7 @@ func (c *TCPConn) SetPacing(bytesPerSecond uint64) error {
 	})
 }
 
-// connPacing is a connection's rate.
+// connPacing holds a connection's rate.
 type connPacing struct {
 	rate  uint64    // bytes per second
 	begun time.Time // when it was set

@@ -390,7 +390,7 @@ type ListenConfig struct {
 	// Backlog is [TCPOptions].Backlog of this listener. 0: the stack's.
 	Backlog int
 
-	// Pacing is the rate of each accepted connection in bytes per second, see
+	// Pacing limits each accepted connection to a rate in bytes per second, see
 	// [TCPConn.SetPacing], which changes it. 0: no limit. Connections that the kernel has accepted
 	// (Config.Host) have none.
 	Pacing uint64

@@ -116,12 +116,12 @@ func cardUnder(version string) string {
 // kernelTime and checkTime are enough for a kernel and for one check, on a slow or busy machine.
 const kernelTime, checkTime = 3 * time.Minute, 90 * time.Second
 
-// endTime is for what takes longer than it should, and for ending the machine: the limit of go
+// endTime allows for what takes longer than it should, and for ending the machine: the limit of go
 // test would take the results of all rows with it.
 const endTime = 6 * time.Minute
 
-// overTime is when a machine that still runs is stopped, before the limit: what it was doing then
-// fails, with its console, and all other results are kept.
+// overTime says how long before the limit a machine that still runs is stopped: what it was doing
+// then fails, with its console, and all other results are kept.
 const overTime = 90 * time.Second
 
 // timeEnv names the environment variable that says for how long these tests may take ("18m"): a

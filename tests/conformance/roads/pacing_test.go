@@ -21,7 +21,7 @@ type windows struct {
 
 const window = 10 * time.Millisecond
 
-// note is a Way.Lose that loses nothing.
+// note serves as a Way.Lose that loses nothing.
 func (c *windows) note(frame []byte) bool {
 	i := int((c.w.Now() - c.began) / window)
 	for len(c.bytes) <= i {
