@@ -490,8 +490,8 @@ func (f *tcpFields) segmentSize(e tcpip.Endpoint) int {
 	return f.mss.int(f.snd.target(reflect.ValueOf(ep).Elem()))
 }
 
-// unsent returns how many bytes a connection has been given and not sent yet; 0 where a field that
-// tells is missing.
+// unsent returns how many bytes a connection has been given and not sent yet; 0 where it lacks a
+// field that tells.
 func (f *tcpFields) unsent(e tcpip.Endpoint) int {
 	ep, ok := e.(*tcp.Endpoint)
 	if !ok || f.sndUna.index == nil || f.sndNxt.index == nil {

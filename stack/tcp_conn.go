@@ -563,8 +563,9 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 // waits until the rate has let out all of it, so that nothing waits below TCP, whose timers and
 // round-trip times stay those of the network: deadlines count as ever. Within 10 ms the rate is
 // kept to 2 % and a segment. Of what the windows hold up, 10 ms of the rate go at once when they
-// open; the rest of that time is lost. What is sent again, acknowledgements and what was written
-// before is not counted. It works with any device and backend: it needs no queue of the NIC.
+// open; the rest of that time is lost. The rate does not count what TCP sends again,
+// acknowledgements and what was written before. It needs no queue of the NIC: it works with any
+// device and backend.
 func (c *TCPConn) SetPacing(bytesPerSecond uint64) error {
 	return c.set(func() {
 		c.setPacing(bytesPerSecond)

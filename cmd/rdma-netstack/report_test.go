@@ -247,8 +247,8 @@ func TestReportSound(t *testing.T) {
 	}
 }
 
-// askOften has a client ask for 50 answers of 20 KiB, one after the other. The last segment of an
-// answer is sent again where the client has no processor until a probe is due: of 500 answers up to
+// askOften makes a client ask for 50 answers of 20 KiB, one after the other. Where the client gets
+// no processor until a probe is due, the last segment of an answer goes twice: of 500 answers up to
 // 33 beside other load, and from 10 segments on report names it.
 func askOften(w *sickWorld) {
 	ln, err := w.server.Listen("tcp", "192.0.2.10:80")

@@ -250,8 +250,8 @@ func TestUpAwaitsIPv6(t *testing.T) {
 	}
 }
 
-// TestUpLeavesHeldAddress has Up meet an address that waits for a carrier before Linux looks for
-// its duplicates.
+// TestUpLeavesHeldAddress calls Up where an address waits for a carrier before Linux looks for its
+// duplicates.
 func TestUpLeavesHeldAddress(t *testing.T) {
 	a, b := newNet(t, "a"), newNet(t, "b")
 	if err := Cable(a, "left", b, "right"); err != nil {

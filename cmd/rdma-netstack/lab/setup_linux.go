@@ -22,9 +22,9 @@ type Setup struct {
 	OnLink    []netip.Addr // neighbours that are in the subnet of no address
 }
 
-// Up gives the interface of the calling thread's namespace its addresses and sets it up. IPv6
-// addresses are usable when Up returns: duplicate address detection is off, since the caller made
-// the whole network, and Up waits until Linux takes packets to them.
+// Up gives the interface of the calling thread's namespace its addresses and sets it up. It turns
+// duplicate address detection off, since the caller made the whole network, and waits until Linux
+// takes packets to the IPv6 addresses.
 func Up(ifname string, s Setup) error {
 	link, err := netlink.LinkByName(ifname)
 	if err != nil {

@@ -31,6 +31,19 @@ func (c *windows) note(frame []byte) bool {
 	return false
 }
 
+// connectPaced returns the ends of a connection whose server has a rate.
+func (w *World) connectPaced(t *testing.T, rate uint64) (server, client *stack.TCPConn) {
+	server, client, err := w.connect()
+	must(t, err)
+	must(t, server.SetPacing(rate))
+	return server, client
+}
+
+// closeBoth closes the ends of a connection.
+func (w *World) closeBoth(server, client *stack.TCPConn) {
+	w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
+}
+
 // TestPacing: a connection sends its rate within 2 % and a segment in any 10 ms, as counted on the
 // wire, from when its window suffices.
 func TestPacing(t *testing.T) {
@@ -41,17 +54,14 @@ func TestPacing(t *testing.T) {
 	for _, rate := range []uint64{1e6 / 8, 1e7 / 8, 1e8 / 8, 1e9 / 8} {
 		within(t, func(w *World) {
 			ways := w.Travel(Road{Delay: 500 * time.Microsecond}, 0)
-			server, client, err := w.connect()
-			must(t, err)
-			defer func() {
-				w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
-			}()
-			must(t, server.SetPacing(rate))
+			server, client := w.connectPaced(t, rate)
+			defer w.closeBoth(server, client)
 			c := &windows{w: w, began: w.Now()}
 			ways[0].Lose = c.note
 			const spans, skipped = 20, 5
 			size := int64(rate) * spans / 100
 			go func() { _, _ = server.Write(make([]byte, size)) }()
+			var err error
 			w.await(time.Hour, func() { _, err = io.CopyN(io.Discard, client, size) })
 			must(t, err)
 			const segment = 1514
@@ -83,12 +93,8 @@ func TestPacedWrite(t *testing.T) {
 	oneProcessor(t)
 	within(t, func(w *World) {
 		w.Travel(Road{Delay: 500 * time.Microsecond}, 0)
-		server, client, err := w.connect()
-		must(t, err)
-		defer func() {
-			w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
-		}()
-		must(t, server.SetPacing(100_000))
+		server, client := w.connectPaced(t, 100_000)
+		defer w.closeBoth(server, client)
 		go func() { _, _ = io.Copy(io.Discard, client) }()
 		write := func(size int) (n int, took time.Duration, err error) {
 			began := w.Now()
@@ -124,15 +130,12 @@ func TestPacedStall(t *testing.T) {
 	oneProcessor(t)
 	within(t, func(w *World) {
 		w.Travel(Road{Delay: 500 * time.Microsecond}, 0)
-		server, client, err := w.connect()
-		must(t, err)
-		defer func() {
-			w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
-		}()
+		server, client := w.connectPaced(t, 1_000_000)
+		defer w.closeBoth(server, client)
 		must(t, client.SetReadBuffer(64<<10))
-		must(t, server.SetPacing(1_000_000))
 		must(t, server.SetWriteDeadline(w.clock.Now().Add(2*time.Second)))
-		n := 0
+		var n int
+		var err error
 		w.await(time.Minute, func() { n, err = server.Write(make([]byte, 1<<20)) })
 		if !errors.Is(err, os.ErrDeadlineExceeded) || n < 10_000 || n > 256<<10 {
 			t.Errorf("%d bytes written to a peer that does not read, %v", n, err)
@@ -159,12 +162,8 @@ func TestPacingSparesQueue(t *testing.T) {
 			ways := w.Travel(r, 0)
 			var servers, clients []*stack.TCPConn
 			for range conns {
-				server, client, err := w.connect()
-				must(t, err)
-				defer func() {
-					w.await(time.Minute, func() { _, _ = server.Close(), client.Close() })
-				}()
-				must(t, server.SetPacing(rate))
+				server, client := w.connectPaced(t, rate)
+				defer w.closeBoth(server, client)
 				servers, clients = append(servers, server), append(clients, client)
 			}
 			began := w.Now()
