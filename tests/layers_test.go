@@ -110,7 +110,8 @@ var layers = map[string]layer{
 	// which packets of a link go further
 	"link/filter": {module: []string{"clock"}, tests: []string{"cmd/rdma-netstack/lab"}},
 	// frames by AF_XDP sockets, and by packet sockets beside them
-	"link/xdp": {module: []string{"link/packet", "internal/bpf", "internal/mmio", "clock"},
+	"link/xdp": {module: []string{"link/packet", "internal/bpf", "internal/mmio",
+		"internal/netlink", "clock"},
 		others: []string{xsys, netlink},
 		only:   map[string][]string{xsys: {"*_linux.go", "*_unsafe.go"}, netlink: {"*_linux.go"}},
 		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges"}},
@@ -236,7 +237,8 @@ var layers = map[string]layer{
 		"cmd/rdma-netstack/lab"}},
 	"internal/doctor":   {},
 	"internal/firewall": {}, // rules of the host that a server beside Linux does not see
-	"internal/doctor/host": {module: []string{"internal/doctor", "internal/backing"},
+	"internal/doctor/host": {module: []string{"internal/doctor", "internal/backing",
+		"internal/netlink"},
 		others: []string{netlink, xsys},
 		only:   map[string][]string{xsys: {"*_linux.go"}}},
 	"internal/doctor/saved": {module: []string{"internal/doctor", "internal/doctor/host"}},

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/netlink"
 )
 
 // asker asks the kernel, in the network namespace of the thread that made it.
@@ -209,16 +211,6 @@ func (a attributes) numberOf(kind uint16) (uint64, bool) {
 	return 0, false
 }
 
-// genericHeader mirrors struct genlmsghdr (include/uapi/linux/genetlink.h). Genlmsg of package nl
-// lacks the two reserved bytes, and sends what lies behind it in memory.
-type genericHeader struct{ command, version uint8 }
-
-// Len implements nl.NetlinkRequestData.
-func (genericHeader) Len() int { return nl.SizeofGenlmsg }
-
-// Serialize implements nl.NetlinkRequestData.
-func (h genericHeader) Serialize() []byte { return []byte{h.command, h.version, 0, 0} }
-
 // askFamily sends one request to a family of generic netlink and returns the answer's attributes.
 func (a *asker) askFamily(family string, command uint8, what *nl.RtAttr) (of attributes,
 	err error) {
@@ -227,14 +219,14 @@ func (a *asker) askFamily(family string, command uint8, what *nl.RtAttr) (of att
 		return of, err
 	}
 	answers, err := a.sendRequest(int(id), 0, a.common, unix.NETLINK_GENERIC,
-		genericHeader{command, 1}, what)
-	if err == nil && (len(answers) == 0 || len(answers[0]) < nl.SizeofGenlmsg) {
+		netlink.GenericHeader{Command: command, Version: 1}, what)
+	if err == nil && (len(answers) == 0 || len(answers[0]) < netlink.GenericSize) {
 		err = unix.EPROTO
 	}
 	if err != nil {
 		return of, fmt.Errorf("ask %s: %w", family, err)
 	}
-	return parseAttributes(answers[0][nl.SizeofGenlmsg:])
+	return parseAttributes(answers[0][netlink.GenericSize:])
 }
 
 // familyOf returns the number of a family of generic netlink.
@@ -246,14 +238,14 @@ func (a *asker) familyOf(name string) (uint16, error) {
 		return id, nil
 	}
 	answers, err := a.sendRequest(unix.GENL_ID_CTRL, 0, a.common, unix.NETLINK_GENERIC,
-		genericHeader{unix.CTRL_CMD_GETFAMILY, 1},
+		netlink.GenericHeader{Command: unix.CTRL_CMD_GETFAMILY, Version: 1},
 		nl.NewRtAttr(unix.CTRL_ATTR_FAMILY_NAME, nl.ZeroTerminated(name)))
-	if err == nil && (len(answers) == 0 || len(answers[0]) < nl.SizeofGenlmsg) {
+	if err == nil && (len(answers) == 0 || len(answers[0]) < netlink.GenericSize) {
 		err = unix.EPROTO
 	}
 	var at attributes
 	if err == nil {
-		at, err = parseAttributes(answers[0][nl.SizeofGenlmsg:])
+		at, err = parseAttributes(answers[0][netlink.GenericSize:])
 	}
 	b := at.all[unix.CTRL_ATTR_FAMILY_ID]
 	if err == nil && len(b) < 2 {

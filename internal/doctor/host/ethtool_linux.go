@@ -8,6 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	generic "github.com/rdma-netstack/rdma-netstack/internal/netlink"
 )
 
 // attributes are those of one netlink message, by type.
@@ -44,24 +46,19 @@ func askEthtool(netdev string, command uint8, flags uint32) (attributes, error) 
 		return nil, fmt.Errorf("ask ethtool about %s: %w", netdev, err)
 	}
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	var generic struct {
-		nl.Genlmsg
-		_ [2]byte // struct genlmsghdr has 4 bytes, and Genlmsg sends as many
-	}
-	generic.Command, generic.Version = command, unix.ETHTOOL_GENL_VERSION
-	req.AddData(&generic.Genlmsg)
+	req.AddData(generic.GenericHeader{Command: command, Version: unix.ETHTOOL_GENL_VERSION})
 	header := nl.NewRtAttr(1|unix.NLA_F_NESTED, nil)
 	header.AddRtAttr(unix.ETHTOOL_A_HEADER_DEV_NAME, nl.ZeroTerminated(netdev))
 	header.AddRtAttr(unix.ETHTOOL_A_HEADER_FLAGS, nl.Uint32Attr(flags))
 	req.AddData(header)
 	answers, err := req.Execute(unix.NETLINK_GENERIC, 0)
-	if err == nil && (len(answers) == 0 || len(answers[0]) < nl.SizeofGenlmsg) {
+	if err == nil && (len(answers) == 0 || len(answers[0]) < generic.GenericSize) {
 		err = errors.New("no answer")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask ethtool about %s: %w", netdev, err)
 	}
-	return parseAttributes(answers[0][nl.SizeofGenlmsg:])
+	return parseAttributes(answers[0][generic.GenericSize:])
 }
 
 func rxRingOf(netdev string) (size, most int, err error) {
