@@ -300,3 +300,23 @@ func TestProbe(t *testing.T) {
 	shows(t, "32-probe", after < before, "the congestion window was %d packets, and is %d after "+
 		"an acknowledgement of all, whose timestamp is that of the first copy", before, after)
 }
+
+// TestEqualTimes: three segments leave at one moment. An acknowledgement of the first has RACK take
+// those behind it for lost a quarter of a round trip later, though none that left after them has
+// arrived.
+func TestEqualTimes(t *testing.T) {
+	h := newHost(t, false)
+	c := h.open(mss(1036), sackOK())
+	for range 3 {
+		h.write(c, 1000)
+	}
+	first := h.sent()
+	if len(first) != 3 || first[0].at != first[2].at {
+		t.Fatalf("%d segments: %v", len(first), first)
+	}
+	h.advance(15 * time.Millisecond)
+	h.send(segment{flags: ack, seq: 1, ack: 1001, win: -1})
+	again := h.sentFor(10 * time.Millisecond)
+	shows(t, "36-equal-times", len(again) > 0, "%d of two segments that left with the first are "+
+		"sent again within 10 ms of its acknowledgement, which says nothing of them", len(again))
+}
