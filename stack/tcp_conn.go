@@ -575,6 +575,11 @@ func (c *TCPConn) SetPacing(bytesPerSecond uint64) error {
 	})
 }
 
+// limited reports whether a rate of that many bytes per second is a limit.
+func limited(bytesPerSecond uint64) bool {
+	return bytesPerSecond != 0 && bytesPerSecond != math.MaxUint64
+}
+
 // connPacing holds a connection's rate.
 type connPacing struct {
 	rate  uint64    // bytes per second
@@ -587,7 +592,7 @@ type connPacing struct {
 // setPacing puts a rate in the place of the one before.
 func (c *TCPConn) setPacing(bytesPerSecond uint64) {
 	var p *connPacing
-	if bytesPerSecond != 0 && bytesPerSecond != math.MaxUint64 {
+	if limited(bytesPerSecond) {
 		const unknown, timestamps = 1448, 12
 		segment := cmp.Or(c.stack.fields.segmentSize(c.ep), unknown)
 		headers := header.EthernetMinimumSize + header.IPv4MinimumSize + header.TCPMinimumSize +
@@ -610,10 +615,16 @@ func (c *TCPConn) setPacing(bytesPerSecond uint64) {
 // admitPaced returns how many bytes the rate allows now. After 0 the writer is to park: it is woken
 // when to ask again. wr.mu is held.
 func (c *TCPConn) admitPaced(p *connPacing) int {
+	if n := p.stream.Allowed(); n > 0 {
+		return n
+	}
 	n, wait := p.stream.Admit(c.stack.clock.Since(p.begun), c.stack.fields.unsent(c.ep))
 	if wait > 0 {
 		c.stack.conns.paced.noteWait(p.stream.Stalled())
 		p.timer.Reset(wait)
+		if c.pacing.Load() != p { // setPacing, which has told the writer, may have stopped it before
+			p.timer.Stop()
+		}
 	}
 	return n
 }

@@ -46,12 +46,13 @@ func NewStream(bytesPerSecond uint64, segment, headers int) Stream {
 		ahead:   max(int(min(payload*aheadTime.Seconds(), 1<<30)), 4*segment)}
 }
 
-// Admit returns how many bytes may be written at now, of which Wrote is to be told, or else for how
-// long to wait. Of what was written, unsent bytes have not left.
+// Allowed returns how many bytes of the quantum begun may still be written, of which Wrote is to be
+// told. 0: Admit says when the next begins.
+func (s *Stream) Allowed() int { return max(0, s.allowed) }
+
+// Admit begins a quantum at now and returns its bytes, of which Wrote is to be told, or else for
+// how long to wait. Of what was written, unsent bytes have not left. Nothing is allowed before.
 func (s *Stream) Admit(now time.Duration, unsent int) (bytes int, wait time.Duration) {
-	if s.allowed > 0 {
-		return s.allowed, 0
-	}
 	if unsent >= s.ahead {
 		s.waits = false
 		if unsent != s.unsent || s.pause == 0 {
