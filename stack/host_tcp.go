@@ -25,6 +25,8 @@ type kernelQueue struct {
 	conns  []*net.TCPConn
 	closed bool
 	first  bool // this queue has the next turn
+
+	unlimited sync.Once // the log says that the kernel has no rates
 }
 
 func newKernelQueue(limit int) *kernelQueue {
@@ -112,11 +114,30 @@ func (l kernelListener) Backlog() int { return l.backlog }
 
 // Accept implements hostmode.Listener.
 func (l kernelListener) Accept(c *net.TCPConn) {
-	if err := c.SetKeepAliveConfig(l.keepAlive); err != nil || !l.kernel.put(c) {
+	if err := c.SetKeepAliveConfig(l.keepAlive); err != nil {
+		hostmode.Reset(c)
+		return
+	}
+	l.limitKernel(c)
+	if !l.kernel.put(c) {
 		hostmode.Reset(c)
 		return
 	}
 	l.rd.notify()
+}
+
+// limitKernel gives a connection of the kernel the listener's rate. Where the kernel has none, as
+// that of gVisor, the log says so once.
+func (l kernelListener) limitKernel(c *net.TCPConn) {
+	if !limited(l.pacing) {
+		return
+	}
+	if err := hostmode.LimitRate(c, l.pacing); err != nil {
+		l.kernel.unlimited.Do(func() {
+			l.stack.log.Warn("the kernel does not keep connections that it accepts to the "+
+				"listener's rate", "address", l.laddr, "error", err)
+		})
+	}
 }
 
 // Waiting implements hostmode.Listener.

@@ -391,8 +391,8 @@ type ListenConfig struct {
 	Backlog int
 
 	// Pacing limits each accepted connection to a rate in bytes per second, see
-	// [TCPConn.SetPacing], which changes it. 0: no limit. Connections that the kernel has accepted
-	// (Config.Host) have none.
+	// [TCPConn.SetPacing], which changes it. 0: no limit. The kernel keeps those that it has
+	// accepted (Config.Host) to it as well (SO_MAX_PACING_RATE).
 	Pacing uint64
 
 	stack *Stack

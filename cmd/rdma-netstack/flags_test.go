@@ -91,6 +91,12 @@ func TestFlagErrors(t *testing.T) {
 		"serve http --mtu 1e99":  `invalid value "1e99" for --mtu: want a number (`,
 		"ss --pid 99999999999999999999": `invalid value "99999999999999999999" for --pid: ` +
 			`out of range (`,
+		"serve http --rate x":   `invalid value "x" for --rate: want a number (`,
+		"serve http --rate 1.5": `invalid value "1.5" for --rate: want a number (`,
+		"serve http --rate -1":  `invalid value "-1" for --rate: want a number (`,
+		"serve http --rate":     "missing value after --rate (",
+		"serve dns --rate 99999999999999999999": `invalid value "99999999999999999999" for ` +
+			`--rate: out of range (`,
 		"serve http --drain x":      `"x" for --drain: want a time, such as 10s or 2m (`,
 		"serve http --seccomp=x":    `"x" for --seccomp: want true or false (`,
 		"serve http --mac x":        `want six bytes, such as 02:00:5e:10:00:01, or netdev (`,

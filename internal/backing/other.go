@@ -94,6 +94,9 @@ func (*Socket) Waiting() int { return 0 }
 // Close needs linux.
 func (*Socket) Close() error { return errors.ErrUnsupported }
 
+// LimitRate needs linux.
+func LimitRate(*net.TCPConn, uint64) error { return errors.ErrUnsupported }
+
 // Block needs linux.
 type Block struct{ First uint16 }
 

@@ -327,3 +327,18 @@ func (s *Socket) Close() error {
 	s.setOwned(false)
 	return os.NewSyscallError("close", unix.Close(fd))
 }
+
+// LimitRate has the kernel send on a connection at most so many bytes per second, headers included
+// (SO_MAX_PACING_RATE of socket(7), of 64 bits since Linux 4.20).
+func LimitRate(c *net.TCPConn, bytesPerSecond uint64) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = os.NewSyscallError("setsockopt", unix.SetsockoptUint64(int(fd), unix.SOL_SOCKET,
+			unix.SO_MAX_PACING_RATE, bytesPerSecond))
+	})
+	return errors.Join(err, failed)
+}

@@ -45,6 +45,11 @@ func Reset(c *net.TCPConn) {
 	_ = c.Close()
 }
 
+// LimitRate keeps a connection of the kernel to a rate in bytes per second.
+func LimitRate(c *net.TCPConn, bytesPerSecond uint64) error {
+	return backing.LimitRate(c, bytesPerSecond)
+}
+
 // nextListener returns the one of p's listeners whose turn it is; nil: none is left.
 func (h *Host) nextListener(p *Port) Listener {
 	h.mu.Lock()

@@ -113,6 +113,8 @@ func command(st *stack.Stack, words []string) (string, error) {
 		listening = append(listening, ln)
 		go acceptAll(ln)
 		return "listening on " + ln.Addr().String(), nil
+	case "paced": // an address, and bytes per second
+		return listenPaced(st, words[1], words[2])
 	case "close":
 		return "closed", closeListeners()
 	case "many": // an address and how many listeners
