@@ -622,7 +622,7 @@ func (c *TCPConn) admitPaced(p *connPacing) int {
 	if wait > 0 {
 		c.stack.conns.paced.noteWait(p.stream.Stalled())
 		p.timer.Reset(wait)
-		if c.pacing.Load() != p { // setPacing, which has told the writer, may have stopped it before
+		if c.pacing.Load() != p { // setPacing may have stopped it before, and told the writer
 			p.timer.Stop()
 		}
 	}
