@@ -174,11 +174,17 @@ func (h *ourHost) options() stack.Config {
 }
 
 func (h *ourHost) listen(at netip.AddrPort) (net.Listener, error) {
-	return h.stack.Listen("tcp", at.String())
+	lc := h.stack.ListenConfig()
+	lc.Pacing = h.plan.Rate
+	return lc.Listen(context.Background(), "tcp", at.String())
 }
 
 func (h *ourHost) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	return h.stack.DialContext(ctx, "tcp", to.String())
+	c, err := h.stack.DialContext(ctx, "tcp", to.String())
+	if err != nil || h.plan.Rate == 0 {
+		return c, err
+	}
+	return c, c.(*stack.TCPConn).SetPacing(h.plan.Rate)
 }
 
 func (h *ourHost) packets(at netip.AddrPort) (net.PacketConn, error) {

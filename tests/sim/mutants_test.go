@@ -88,6 +88,14 @@ var mutants = []mutant{
 `},
 	{"datagrams joined behind a short one", "link/rdma/merge_datagrams.go",
 		"return payload < r.mss || r.datagrams", "return r.datagrams"},
+	{"wait for a rate without an end", "stack/tcp_conn.go", `
+		c.stack.conns.paced.noteWait(p.stream.Stalled())
+		p.timer.Reset(wait)
+`, `
+		c.stack.conns.paced.noteWait(p.stream.Stalled())
+`},
+	{"bytes of a rate counted half", "internal/pacing/stream.go",
+		"s.allowed -= n", "s.allowed -= n / 2"},
 	{"header not counted in a path's MTU", pathMTUFile, "e.mtu - ipHeaderLen(r)", "e.mtu"},
 }
 

@@ -90,6 +90,7 @@ func NewPlan(seed uint64) Plan {
 	p.addResize(newDice(seed, 25))
 	p.addReaddressing(newDice(seed, 26))
 	p.sendInPlace(newDice(seed, 27))
+	p.paceSenders(newDice(seed, 28))
 	return p
 }
 

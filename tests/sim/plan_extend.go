@@ -25,6 +25,18 @@ func (p *Plan) sendInPlace(d dice) {
 	}
 }
 
+// paceSenders gives hosts of some worlds a rate for each of their connections.
+func (p *Plan) paceSenders(d dice) {
+	wanted := d.chance(0.15)
+	for i := range p.Hosts {
+		h := &p.Hosts[i]
+		rate, paced := one[uint64](d, 200e3, 1e6, 10e6), d.chance(0.7)
+		if wanted && paced && h.Kind == Ours && !h.Upgraded {
+			h.Rate = rate
+		}
+	}
+}
+
 // addCrowd adds transfers of the first host to some worlds with a long way between the hosts, and a
 // pause of its port in the middle of them: more is to be sent then than the rings hold.
 func (p *Plan) addCrowd(d dice) {

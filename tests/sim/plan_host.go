@@ -52,6 +52,8 @@ type HostPlan struct {
 	Messages    int  // that a connection between two of them holds, each of them Late
 	Late        time.Duration
 
+	Rate uint64 // of its connections, bytes per second; 0: none
+
 	// Of Plain: netstack cuts super-segments in software.
 	SoftwareGSO bool
 }
@@ -75,7 +77,7 @@ func (h HostPlan) String() string {
 		"detection %v, buffers %+v, limit %d, outage %v, grace %v, in place %v, refusals %d, "+
 		"memory %+v, "+
 		"IPv6 %v, leased %v, fallback %v %+v, upgraded %v, rings %v, messages %d %v, "+
-		"the netdev's MAC %v",
+		"the netdev's MAC %v, rate %d",
 		h.Card, d.RxQueues, d.TxQueues, d.Rings.RxQueueSize,
 		d.Rings.TxQueueSize, d.Tuning.TxBufferSize, d.Tuning.SpareFrames, d.Rings.Striding,
 		d.Tuning.NoCompression,
@@ -86,7 +88,7 @@ func (h HostPlan) String() string {
 		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.InPlace, h.Refusals, h.Memory,
 		h.IPv6,
 		h.Leased, h.Fallback, h.Netdev, h.Upgraded, h.Rings,
-		h.Messages, h.Late, h.NetdevMAC)
+		h.Messages, h.Late, h.NetdevMAC, h.Rate)
 }
 
 // prefixes are the addresses of a host with this number.

@@ -115,7 +115,7 @@ func (p *Plan) Has(what string) bool {
 		slices.ContainsFunc(p.Hosts, func(h HostPlan) bool {
 			return what == "fallback" && h.Fallback || what == "upgrades" && h.Upgraded ||
 				what == "rings" && h.Rings || what == "late" && h.Netdev.Lag > 0 ||
-				what == "merged" && h.Netdev.Merge > 1
+				what == "merged" && h.Netdev.Merge > 1 || what == "paced" && h.Rate > 0
 		})
 }
 

@@ -35,7 +35,7 @@ func seeds(t *testing.T) uint64 {
 func TestKinds(t *testing.T) {
 	alone(t)
 	for _, kind := range []string{"fallback", "upgrades", "rings", "killed", "late",
-		"merged", "resized"} {
+		"merged", "resized", "paced"} {
 		t.Run(kind, func(t *testing.T) {
 			for seed, left := uint64(0), seeds(t); left > 0; seed++ {
 				p := NewPlan(seed)

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -223,7 +224,7 @@ func (w *world) overflowed() bool {
 
 // takeDown takes all hosts down.
 func (w *world) takeDown() error {
-	if err := w.answered(); err != nil {
+	if err := errors.Join(w.answered(), w.resentInVain()); err != nil {
 		return err
 	}
 	for i, h := range w.hosts {

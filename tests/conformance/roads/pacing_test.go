@@ -2,6 +2,7 @@ package roads
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"testing"
@@ -32,7 +33,7 @@ func (c *windows) note(frame []byte) bool {
 }
 
 // connectPaced returns the ends of a connection whose server has a rate.
-func (w *World) connectPaced(t *testing.T, rate uint64) (server, client *stack.TCPConn) {
+func (w *World) connectPaced(t testing.TB, rate uint64) (server, client *stack.TCPConn) {
 	server, client, err := w.connect()
 	must(t, err)
 	must(t, server.SetPacing(rate))
@@ -154,46 +155,77 @@ func TestPacingSparesQueue(t *testing.T) {
 	if racing.Detector {
 		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
 	}
-	const conns, each = 64, 128 << 10
-	// A tenth of 10 Mbit/s each in 700 Mbit/s, and of the bytes: 100 ms of queue.
-	r := Road{Delay: 10 * time.Millisecond, Rate: 70e6 / 8, Queue: 70e6 / 8 / 10}
-	lost := func(rate uint64) (n int, took time.Duration, st stack.Stats) {
-		within(t, func(w *World) {
-			ways := w.Travel(r, 0)
-			var servers, clients []*stack.TCPConn
-			for range conns {
-				server, client := w.connectPaced(t, rate)
-				defer w.closeBoth(server, client)
-				servers, clients = append(servers, server), append(clients, client)
+	const conns = 64
+	for _, tt := range []struct {
+		name string
+		rate uint64 // bits per second of each
+		road float64
+		each int // bytes
+	}{
+		{"64 of 1 Mbit/s in 70 Mbit/s", 1e6, 70e6, 128 << 10},
+		{"64 of 10 Mbit/s in 700 Mbit/s", 10e6, 700e6, 1 << 20},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := Road{Delay: 10 * time.Millisecond, Rate: tt.road / 8,
+				Queue: tt.road / 8 / 10} // 100 ms
+			without := transferAtOnce(t, r, conns, 0, tt.each)
+			with := transferAtOnce(t, r, conns, tt.rate/8, tt.each)
+			t.Logf("without rates: %v; with rates: %v", without, with)
+			if without.lost == 0 {
+				t.Error("nothing is lost: the test shows nothing")
 			}
-			began := w.Now()
-			done := make(chan error, conns)
-			for i := range conns {
-				go func() { _, _ = servers[i].Write(make([]byte, each)) }()
-				go func() {
-					_, err := io.CopyN(io.Discard, clients[i], each)
-					done <- err
-				}()
+			if with.lost > without.lost/10 {
+				t.Errorf("%d frames lost with rates, %d without", with.lost, without.lost)
 			}
-			w.await(time.Hour, func() {
-				for range conns {
-					if err := <-done; err != nil {
-						t.Error(err)
-					}
-				}
-			})
-			n, took, st = ways[0].Full, w.Now()-began, w.Server.Stats()
+			if with.lost == 0 && with.resent != 0 {
+				t.Errorf("%d segments sent again, and nothing lost", with.resent)
+			}
 		})
-		return n, took, st
 	}
-	without, tookWithout, stWithout := lost(0)
-	with, tookWith, stWith := lost(1e6 / 8)
-	t.Logf("without rates %d frames lost, %d sent again, %v; with rates %d, %d, %v", without,
-		stWithout.TCPRetransmits, tookWithout, with, stWith.TCPRetransmits, tookWith)
-	if without == 0 {
-		t.Error("nothing is lost: the test shows nothing")
-	}
-	if with > without/10 {
-		t.Errorf("%d frames lost with rates, %d without", with, without)
-	}
+}
+
+// transferred says what became of transfers.
+type transferred struct {
+	lost   int    // frames, for want of room in the queue
+	resent uint64 // segments
+	waits  uint64 // for a rate, and for the windows of connections that have one
+	took   time.Duration
+}
+
+func (r transferred) String() string {
+	return fmt.Sprintf("%d frames lost, %d sent again, %v", r.lost, r.resent, r.took)
+}
+
+// transferAtOnce has connections of a rate send each bytes by a road, all at the same time.
+func transferAtOnce(t testing.TB, r Road, conns int, rate uint64, each int) (to transferred) {
+	t.Helper()
+	within(t, func(w *World) {
+		ways := w.Travel(r, 0)
+		var servers, clients []*stack.TCPConn
+		for range conns {
+			server, client := w.connectPaced(t, rate)
+			defer w.closeBoth(server, client)
+			servers, clients = append(servers, server), append(clients, client)
+		}
+		began := w.Now()
+		done := make(chan error, conns)
+		for i := range conns {
+			go func() { _, _ = servers[i].Write(make([]byte, each)) }()
+			go func() {
+				_, err := io.CopyN(io.Discard, clients[i], int64(each))
+				done <- err
+			}()
+		}
+		w.await(time.Hour, func() {
+			for range conns {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		st := w.Server.Stats()
+		to = transferred{ways[0].Full, st.TCPRetransmits, st.TCPPacingWaits + st.TCPPacingStalls,
+			w.Now() - began}
+	})
+	return to
 }

@@ -18,12 +18,12 @@ import (
 )
 
 // oneProcessor makes worlds reproducible.
-func oneProcessor(t *testing.T) {
+func oneProcessor(t testing.TB) {
 	before := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func number(name string, usual int) int {
 }
 
 // within opens a world for as long as f runs.
-func within(t *testing.T, f func(w *World)) {
+func within(t testing.TB, f func(w *World)) {
 	t.Helper()
 	w, err := NewWorld()
 	if err != nil {
