@@ -24,7 +24,7 @@ func BenchmarkPacing(b *testing.B) {
 				r := Road{Delay: 500 * time.Microsecond}
 				waits, before := uint64(0), processorTime(b)
 				for b.Loop() {
-					waits += transferAtOnce(b, r, conns, rate/8, total/conns).waits
+					waits += transferAtOnce(b, r, conns, rate/8, 0, total/conns).waits
 				}
 				gb := float64(b.N) * total / 1e9
 				b.ReportMetric((processorTime(b)-before).Seconds()/gb, "cpu-s/GB")

@@ -160,16 +160,17 @@ func TestPacingSparesQueue(t *testing.T) {
 		name string
 		rate uint64 // bits per second of each
 		road float64
+		grow int // bytes that each sends before, at no rate and by a road that loses nothing
 		each int // bytes
 	}{
-		{"64 of 1 Mbit/s in 70 Mbit/s", 1e6, 70e6, 128 << 10},
-		{"64 of 10 Mbit/s in 700 Mbit/s", 10e6, 700e6, 1 << 20},
+		{"1 Mbit of 70", 1e6, 70e6, 0, 128 << 10},
+		{"10 Mbit of 700", 10e6, 700e6, 512 << 10, 320 << 10},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := Road{Delay: 10 * time.Millisecond, Rate: tt.road / 8,
 				Queue: tt.road / 8 / 10} // 100 ms
-			without := transferAtOnce(t, r, conns, 0, tt.each)
-			with := transferAtOnce(t, r, conns, tt.rate/8, tt.each)
+			without := transferAtOnce(t, r, conns, 0, tt.grow, tt.each)
+			with := transferAtOnce(t, r, conns, tt.rate/8, tt.grow, tt.each)
 			t.Logf("without rates: %v; with rates: %v", without, with)
 			if without.lost == 0 {
 				t.Error("nothing is lost: the test shows nothing")
@@ -196,36 +197,45 @@ func (r transferred) String() string {
 	return fmt.Sprintf("%d frames lost, %d sent again, %v", r.lost, r.resent, r.took)
 }
 
-// transferAtOnce has connections of a rate send each bytes by a road, all at the same time.
-func transferAtOnce(t testing.TB, r Road, conns int, rate uint64, each int) (to transferred) {
+// transferAtOnce has connections of a rate send each bytes by a road, all at the same time. Before,
+// and without the rate, their windows grow by grow bytes on a road of the same delay and 40 Gbit/s.
+func transferAtOnce(t testing.TB, r Road, conns int, rate uint64, grow, each int) (
+	to transferred) {
 	t.Helper()
 	within(t, func(w *World) {
-		ways := w.Travel(r, 0)
+		w.Travel(Road{Delay: r.Delay, Rate: 40e9 / 8, Queue: 1e9}, 0)
 		var servers, clients []*stack.TCPConn
 		for range conns {
-			server, client := w.connectPaced(t, rate)
+			server, client := w.connectPaced(t, 0)
 			defer w.closeBoth(server, client)
 			servers, clients = append(servers, server), append(clients, client)
 		}
-		began := w.Now()
-		done := make(chan error, conns)
-		for i := range conns {
-			go func() { _, _ = servers[i].Write(make([]byte, each)) }()
-			go func() {
-				_, err := io.CopyN(io.Discard, clients[i], int64(each))
-				done <- err
-			}()
-		}
-		w.await(time.Hour, func() {
-			for range conns {
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+		send := func(size int) {
+			done := make(chan error, conns)
+			for i := range conns {
+				go func() { _, _ = servers[i].Write(make([]byte, size)) }()
+				go func() {
+					_, err := io.CopyN(io.Discard, clients[i], int64(size))
+					done <- err
+				}()
 			}
-		})
+			w.await(time.Hour, func() {
+				for range conns {
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		send(grow)
+		ways, before, began := w.Travel(r, 0), w.Server.Stats(), w.Now()
+		for _, c := range servers {
+			must(t, c.SetPacing(rate))
+		}
+		send(each)
 		st := w.Server.Stats()
-		to = transferred{ways[0].Full, st.TCPRetransmits, st.TCPPacingWaits + st.TCPPacingStalls,
-			w.Now() - began}
+		to = transferred{ways[0].Full, st.TCPRetransmits - before.TCPRetransmits,
+			st.TCPPacingWaits + st.TCPPacingStalls, w.Now() - began}
 	})
 	return to
 }
