@@ -319,10 +319,14 @@ const (
 	// sampledRound is the shortest round trip that HyStart is right about: netstack knows round
 	// trips in milliseconds.
 	sampledRound = 2 * time.Millisecond
+	// pacedRound is the shortest round trip of connections that are kept to the rate of their
+	// window: within a rack no queue is shorter than a window.
+	pacedRound = 5 * time.Millisecond
 )
 
 // slowStarts mends the windows of connections that have more to write than these: slow start goes
-// on that was left for no loss, a threshold is held in timeouts, and CUBIC grows by fractions.
+// on that was left for no loss, a threshold is held in timeouts, CUBIC grows by fractions, and
+// after a loss writes are spread over the round trip.
 //
 // netstack's HyStart ends slow start for good when an acknowledgement is late, as after a pause of
 // some ms of either host or of a radio link; RFC 9406 section 4.2 goes on more slowly, and back to
@@ -346,6 +350,7 @@ type slowStarts struct {
 
 // slowStart follows the slow start of one connection.
 type slowStart struct {
+	conn     *TCPConn
 	least    time.Duration // the shortest round trip
 	times    int
 	vain     int    // of these, after which the window was not larger by a quarter
@@ -355,11 +360,15 @@ type slowStart struct {
 	quiet    bool   // it has not had more to write than its window since the sweep before
 	timedOut bool
 	answers  uint64 // segments received, at the sweep before
+	// At the sweep before: segments sent again as a recovery began, and timeouts. spread: one began
+	// since the last timeout.
+	recoveries, timeouts uint64
+	spread               bool
 }
 
 // noteFull notes that a connection has more to write than it may send.
-func (o *slowStarts) noteFull(ep tcpip.Endpoint) {
-	c, ok := ep.(*tcp.Endpoint)
+func (o *slowStarts) noteFull(conn *TCPConn) {
+	c, ok := conn.ep.(*tcp.Endpoint)
 	if !ok {
 		return
 	}
@@ -381,7 +390,7 @@ func (o *slowStarts) noteFull(ep tcpip.Endpoint) {
 	case len(o.all) == 0:
 		o.timer.Reset(slowStartSweep)
 	}
-	o.all[c] = new(slowStart)
+	o.all[c] = &slowStart{conn: conn}
 	o.fields.beginEpoch(c, o.net.Clock().NowMonotonic())
 }
 
@@ -393,6 +402,7 @@ func (o *slowStarts) lookAtAll() {
 	for c, x := range o.all {
 		if x.lookAt(c, o.fields, now); x.quiet && !x.goesOn(c, o.fields) {
 			delete(o.all, c)
+			x.conn.setWindowPacing(0)
 		}
 		x.quiet = true
 	}
@@ -421,12 +431,14 @@ func (x *slowStart) lookAt(c *tcp.Endpoint, fields *tcpFields, now tcpip.Monoton
 	if x.least == 0 || info.RTT < x.least {
 		x.least = info.RTT
 	}
-	if c.Stats().(*tcp.Stats).SendErrors.Retransmits.Value() > 0 {
+	if x.noteLosses(&c.Stats().(*tcp.Stats).SendErrors) {
 		if least := x.heldThreshold(&info); least > 0 {
 			fields.setThreshold(c, int(least))
 		} else if info.CcState == tcpip.Open {
 			fields.growCubic(c, now)
+			_ = c.GetSockOpt(&info) // which it has answered before
 		}
+		x.paceByWindow(&info)
 		return
 	}
 	x.window = info.SndCwnd
@@ -442,6 +454,36 @@ func (x *slowStart) lookAt(c *tcp.Endpoint, fields *tcpFields, now tcpip.Monoton
 		setControlAnew(c)
 	}
 	x.over = x.times == maxSlowStarts || x.vain == maxVainStarts
+}
+
+// noteLosses notes what was sent again since the sweep before, and reports whether anything was
+// since the connection began.
+func (x *slowStart) noteLosses(e *tcp.SendErrors) bool {
+	recoveries, timeouts := e.FastRetransmit.Value(), e.Timeouts.Value()
+	switch {
+	case timeouts != x.timeouts:
+		x.spread = false
+	case recoveries != x.recoveries:
+		x.spread = true
+	}
+	x.recoveries, x.timeouts = recoveries, timeouts
+	return e.Retransmits.Value() > 0
+}
+
+// paceByWindow keeps what the program writes to a fifth more than a window in each round trip, once
+// segments were lost and slow start is over, as Linux does with a paced socket
+// (tcp_update_pacing_rate of net/ipv4/tcp_input.c). What acknowledgements make room for leaves in
+// bursts else, which short queues drop. A timeout is a path that was gone, not a queue.
+func (x *slowStart) paceByWindow(info *tcpip.TCPInfoOption) {
+	switch {
+	case !x.spread || x.least < pacedRound ||
+		info.CcState == tcpip.Open && info.SndCwnd < info.SndSsthresh:
+		x.conn.setWindowPacing(0)
+	case info.CcState != tcpip.RTORecovery:
+		payload, headers := x.conn.segmentSizes()
+		window := float64(info.SndCwnd) * float64(payload+headers)
+		x.conn.setWindowPacing(uint64(1.2 * window / x.least.Seconds()))
+	}
 }
 
 // heldThreshold returns the threshold that a connection is to have whose timeouts have lowered it

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"net"
 	"reflect"
 	"testing"
 	"time"
@@ -73,17 +74,91 @@ func TestSlowStartOver(t *testing.T) {
 	fields := findTCPFields(reflect.TypeFor[tcp.Endpoint]())
 	o := slowStarts{clock: clock.Clock{}, net: g, fields: &fields}
 	defer o.close()
-	o.noteFull(ep)
-	for c := range o.all {
-		o.lookAtAll()
-		o.noteFull(c)
-		if o.lookAtAll(); len(o.all) != 1 {
-			t.Error("forgotten while it writes")
-		}
+	conn := &TCPConn{ep: ep}
+	o.noteFull(conn)
+	o.lookAtAll()
+	o.noteFull(conn)
+	if o.lookAtAll(); len(o.all) != 1 {
+		t.Error("forgotten while it writes")
 	}
 	if o.lookAtAll(); len(o.all) != 0 {
 		t.Error("it is not forgotten")
 	}
+}
+
+// TestWindowPacing: the stack's own rate follows the window after a loss, gives way to that of the
+// program, and ends in slow start, after a timeout, on short paths and with the connection.
+func TestWindowPacing(t *testing.T) {
+	ep, g := newEndpoint(t)
+	s := new(Stack)
+	s.conns.net = g
+	c := &TCPConn{ep: ep, laddr: &net.TCPAddr{IP: net.IPv4zero.To4()}}
+	c.stack = s
+	x := slowStart{conn: c, least: 100 * time.Millisecond}
+	var lost tcp.SendErrors
+	for _, tt := range []struct {
+		name                 string
+		state                tcpip.CongestionControlState
+		cwnd, ssthresh       uint32
+		recoveries, timeouts uint64 // since the one before
+		want                 uint64 // of segments of 1448 bytes and 66 of headers
+	}{
+		{"nothing is lost", tcpip.Open, 100, 100, 0, 0, 0},
+		{"slow start", tcpip.Open, 50, 100, 1, 0, 0},
+		{"the window grows slowly", tcpip.Open, 100, 100, 0, 0, 1_816_800},
+		{"by a little", tcpip.Open, 102, 100, 0, 0, 1_816_800},
+		{"by more", tcpip.Open, 150, 100, 0, 0, 2_725_200},
+		{"a recovery", tcpip.SACKRecovery, 75, 75, 9, 0, 1_362_600},
+		{"a timeout", tcpip.RTORecovery, 1, 37, 0, 1, 0},
+		{"slow start behind it", tcpip.Open, 2, 37, 0, 0, 0},
+		{"above the threshold", tcpip.Open, 100, 37, 0, 0, 0},
+		{"a loss", tcpip.Open, 100, 37, 1, 0, 1_816_800},
+		{"both", tcpip.Open, 100, 37, 5, 1, 0},
+		{"nothing is lost since", tcpip.Open, 100, 37, 0, 0, 0},
+	} {
+		for range tt.recoveries {
+			lost.FastRetransmit.Increment()
+		}
+		for range tt.timeouts {
+			lost.Timeouts.Increment()
+		}
+		x.noteLosses(&lost)
+		x.paceByWindow(&tcpip.TCPInfoOption{CcState: tt.state, SndCwnd: tt.cwnd,
+			SndSsthresh: tt.ssthresh})
+		var rate uint64
+		if p := c.pacing.Load(); p != nil {
+			rate = p.rate
+		}
+		if n := s.conns.paced.byWindow.Load(); rate != tt.want || (n == 1) != (rate > 0) {
+			t.Errorf("%s: %d bytes/s, want %d; %d connections", tt.name, rate, tt.want, n)
+		}
+	}
+	c.setWindowPacing(1000)
+	x.spread, x.least = true, pacedRound-1
+	x.paceByWindow(&tcpip.TCPInfoOption{SndCwnd: 100, SndSsthresh: 37})
+	if c.pacing.Load() != nil {
+		t.Error("a short path has a rate")
+	}
+	c.setWindowPacing(1000)
+	must := func(what string, program, window int64) {
+		t.Helper()
+		p := &s.conns.paced
+		if p.byProgram.Load() != program || p.byWindow.Load() != window {
+			t.Errorf("%s: %d rates of the program, %d of windows", what, p.byProgram.Load(),
+				p.byWindow.Load())
+		}
+	}
+	must("at first", 0, 1)
+	c.setPacing(5)
+	c.setWindowPacing(1000)
+	c.setWindowPacing(0)
+	must("with one of the program", 1, 0)
+	c.setPacing(0)
+	c.setWindowPacing(1000)
+	must("without", 0, 1)
+	c.closed.Store(true)
+	c.setWindowPacing(2000)
+	must("closed", 0, 0)
 }
 
 // newEndpoint returns one of TCP that is not connected, and its netstack.

@@ -56,9 +56,10 @@ type Stats struct {
 	// routes in leases that cannot be.
 	DHCPSent, DHCPRefused uint64
 
-	// TCPPaced gives the connections that have a rate now, TCPPacingWaits how often a write waited
-	// for it, and TCPPacingStalls how often for windows that allow less.
-	TCPPaced, TCPPacingWaits, TCPPacingStalls uint64
+	// TCPPaced gives the connections that have a rate now, TCPWindowPaced those that are kept to
+	// the rate of their window since they have lost segments, TCPPacingWaits how often a write
+	// waited for either, and TCPPacingStalls how often for windows that allow less.
+	TCPPaced, TCPWindowPaced, TCPPacingWaits, TCPPacingStalls uint64
 
 	TCPCurrentEstablished uint64 // connections now
 	TCPAccepted           uint64 // handshakes completed by listeners
@@ -110,7 +111,8 @@ func (s *Stack) Stats() Stats {
 		TCPAccepted:           c.TCP.PassiveConnectionOpenings.Value(),
 		TCPDialed:             c.TCP.ActiveConnectionOpenings.Value(),
 		TCPFailedDials:        s.conns.failedDials.Load(),
-		TCPPaced:              uint64(max(0, s.conns.paced.count.Load())),
+		TCPPaced:              uint64(max(0, s.conns.paced.byProgram.Load())),
+		TCPWindowPaced:        uint64(max(0, s.conns.paced.byWindow.Load())),
 		TCPPacingWaits:        s.conns.paced.waits.Load(),
 		TCPPacingStalls:       s.conns.paced.stalls.Load(),
 		TCPRetransmits:        link.TxResent - link.TxSpared + c.TCP.Retransmits.Value(),

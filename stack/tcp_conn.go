@@ -338,7 +338,7 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 		case src.left == 0:
 			return n, nil
 		case terr != nil:
-			c.stack.conns.starts.noteFull(c.ep)
+			c.stack.conns.starts.noteFull(c)
 			c.wr.park()
 		}
 	}
@@ -582,9 +582,10 @@ func limited(bytesPerSecond uint64) bool {
 
 // connPacing holds a connection's rate.
 type connPacing struct {
-	rate  uint64    // bytes per second
-	begun time.Time // when it was set
-	timer clock.Timer
+	rate     uint64    // bytes per second
+	byWindow bool      // slowStarts has set it, and it gives way to one of the program
+	begun    time.Time // when it was set
+	timer    clock.Timer
 
 	stream pacing.Stream // guarded by wr.mu
 }
@@ -593,19 +594,56 @@ type connPacing struct {
 func (c *TCPConn) setPacing(bytesPerSecond uint64) {
 	var p *connPacing
 	if limited(bytesPerSecond) {
-		const unknown, timestamps = 1448, 12
-		segment := cmp.Or(c.stack.fields.segmentSize(c.ep), unknown)
-		headers := header.EthernetMinimumSize + header.IPv4MinimumSize + header.TCPMinimumSize +
-			timestamps
-		if c.laddr.IP.To4() == nil {
-			headers += header.IPv6MinimumSize - header.IPv4MinimumSize
-		}
-		p = &connPacing{rate: bytesPerSecond, begun: c.stack.clock.Now(),
-			timer: c.stack.clock.NewStopped(c.wr.notify)}
-		p.stream = pacing.NewStream(bytesPerSecond, segment, headers)
+		p = c.newPacing(bytesPerSecond, pacing.Fine)
 	}
-	before := c.pacing.Swap(p)
-	c.stack.conns.paced.change(before, p)
+	c.endPacing(c.pacing.Swap(p), p)
+}
+
+// setWindowPacing sets a rate of the stack's own, 0 for none, unless the program has set one or the
+// one there is differs by less than a sixteenth.
+func (c *TCPConn) setWindowPacing(bytesPerSecond uint64) {
+	before := c.pacing.Load()
+	var p *connPacing
+	switch {
+	case before == nil && bytesPerSecond == 0 || before != nil && !before.byWindow:
+		return
+	case before != nil && max(before.rate, bytesPerSecond)-min(before.rate, bytesPerSecond) <
+		before.rate/16:
+		return
+	case bytesPerSecond > 0:
+		p = c.newPacing(bytesPerSecond, pacing.Coarse)
+		p.byWindow = true
+	}
+	if !c.pacing.CompareAndSwap(before, p) {
+		return
+	}
+	c.endPacing(before, p)
+	if p != nil && c.closed.Load() && c.pacing.CompareAndSwap(p, nil) {
+		c.endPacing(p, nil)
+	}
+}
+
+func (c *TCPConn) newPacing(bytesPerSecond uint64, quantum time.Duration) *connPacing {
+	segment, headers := c.segmentSizes()
+	return &connPacing{rate: bytesPerSecond, begun: c.stack.clock.Now(),
+		timer:  c.stack.clock.NewStopped(c.wr.notify),
+		stream: pacing.NewStream(bytesPerSecond, segment, headers, quantum)}
+}
+
+// segmentSizes returns the bytes of payload and of Ethernet, IP and TCP headers of full segments.
+func (c *TCPConn) segmentSizes() (payload, headers int) {
+	const unknown, timestamps = 1448, 12
+	headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.TCPMinimumSize +
+		timestamps
+	if c.laddr.IP.To4() == nil {
+		headers += header.IPv6MinimumSize - header.IPv4MinimumSize
+	}
+	return cmp.Or(c.stack.fields.segmentSize(c.ep), unknown), headers
+}
+
+// endPacing ends a rate that another has taken the place of; nil: none.
+func (c *TCPConn) endPacing(before, now *connPacing) {
+	c.stack.conns.paced.change(before, now)
 	if before != nil {
 		before.timer.Stop()
 	}
@@ -620,6 +658,9 @@ func (c *TCPConn) admitPaced(p *connPacing) int {
 	}
 	n, wait := p.stream.Admit(c.stack.clock.Since(p.begun), c.stack.fields.unsent(c.ep))
 	if wait > 0 {
+		if p.byWindow {
+			c.stack.conns.starts.noteFull(c)
+		}
 		c.stack.conns.paced.noteWait(p.stream.Stalled())
 		p.timer.Reset(wait)
 		if c.pacing.Load() != p { // setPacing may have stopped it before, and told the writer
@@ -631,16 +672,22 @@ func (c *TCPConn) admitPaced(p *connPacing) int {
 
 // pacedConns counts connections with a rate.
 type pacedConns struct {
-	count         atomic.Int64  // now
-	waits, stalls atomic.Uint64 // for the rate, and for windows that allow less
+	byProgram, byWindow atomic.Int64  // now
+	waits, stalls       atomic.Uint64 // for the rate, and for windows that allow less
 }
 
 func (p *pacedConns) change(from, to *connPacing) {
-	if from != nil {
-		p.count.Add(-1)
-	}
-	if to != nil {
-		p.count.Add(1)
+	p.add(from, -1)
+	p.add(to, 1)
+}
+
+func (p *pacedConns) add(c *connPacing, n int64) {
+	switch {
+	case c == nil:
+	case c.byWindow:
+		p.byWindow.Add(n)
+	default:
+		p.byProgram.Add(n)
 	}
 }
 
@@ -709,7 +756,7 @@ func (c *TCPConn) Settings() TCPSettings {
 	class, _ := c.ep.GetSockOptInt(tcpip.IPv4TOSOption)
 	ttl, _ := c.ep.GetSockOptInt(tcpip.IPv4TTLOption)
 	var rate uint64
-	if p := c.pacing.Load(); p != nil {
+	if p := c.pacing.Load(); p != nil && !p.byWindow {
 		rate = p.rate
 	}
 	return TCPSettings{Pacing: rate, ReadBuffer: int(o.GetReceiveBufferSize()),

@@ -3,9 +3,12 @@ package pacing
 import "time"
 
 const (
-	// quantumTime gives how much is let out at a time: what the rate sends in that time, in whole
-	// segments.
-	quantumTime = 200 * time.Microsecond
+	// Fine and Coarse give how much is let out at a time: what the rate sends in that time. Fine
+	// keeps to the rate, Coarse spares timers where only bursts are to be broken up.
+	Fine, Coarse = 200 * time.Microsecond, 2 * time.Millisecond
+)
+
+const (
 	// aheadTime gives how much of what was let out may be unsent, as the windows allow less than
 	// the rate, before no more is: it goes at once when the windows open.
 	aheadTime = 10 * time.Millisecond
@@ -35,12 +38,13 @@ type Stream struct {
 }
 
 // NewStream returns one of bytesPerSecond, headers of so many bytes of each segment of so many
-// bytes of payload included. A rate of 0 is no limit.
-func NewStream(bytesPerSecond uint64, segment, headers int) Stream {
+// bytes of payload included, which lets out what the rate sends in each at a time, in whole
+// segments. A rate of 0 is no limit.
+func NewStream(bytesPerSecond uint64, segment, headers int, each time.Duration) Stream {
 	const most = 1 << 60 // whose bits can be counted
 	rate := min(bytesPerSecond, most)
 	payload := float64(rate) * float64(segment) / float64(segment+headers)
-	quantum := int(min(payload*quantumTime.Seconds(), 1<<30))
+	quantum := int(min(payload*each.Seconds(), 1<<30))
 	return Stream{schedule: NewSchedule(8*rate, 0), segment: segment, headers: headers,
 		quantum: max(quantum-quantum%segment, segment),
 		ahead:   max(int(min(payload*aheadTime.Seconds(), 1<<30)), 4*segment)}

@@ -38,7 +38,7 @@ func admit(s *Stream, now time.Duration, unsent int) (bytes int, wait time.Durat
 
 // sendAlways returns the bytes of frames in each 10 ms, of a writer whose timers come late by late.
 func sendAlways(rate uint64, d, late time.Duration) []int {
-	s := NewStream(rate, segment, headers)
+	s := NewStream(rate, segment, headers, Fine)
 	windows := make([]int, d/(10*time.Millisecond))
 	for now := time.Duration(0); now < d; {
 		n, wait := admit(&s, now, 0)
@@ -67,7 +67,7 @@ func checkWindows(t *testing.T, bps uint64, windows []int) {
 // what the rate allowed meanwhile is lost.
 func TestStreamStall(t *testing.T) {
 	const rate = 1_250_000 // a segment in about 1.2 ms
-	s := NewStream(rate, segment, headers)
+	s := NewStream(rate, segment, headers, Fine)
 	now, written := time.Duration(0), 0
 	var pauses []time.Duration
 	for now < time.Second {

@@ -30,6 +30,8 @@ func (p *page) writeNetwork(st *stack.Stack) {
 	count("tcp_dialed_total", "Handshakes begun by dials.", s.TCPDialed)
 	count("tcp_failed_dials_total", "Dials that ended in an error.", s.TCPFailedDials)
 	p.family(gauge, "tcp_paced_connections", "Connections that have a rate.", of(s.TCPPaced))
+	p.family(gauge, "tcp_window_paced_connections", "Connections that are kept to the rate of "+
+		"their window since they have lost segments.", of(s.TCPWindowPaced))
 	count("tcp_pacing_waits_total", "Waits of writes for the rate of their connection.",
 		s.TCPPacingWaits)
 	count("tcp_pacing_stalls_total", "Waits of writes of connections with a rate whose windows "+
