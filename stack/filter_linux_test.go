@@ -2,12 +2,12 @@ package stack_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
@@ -24,8 +24,18 @@ const filterRules = `chain input {
 // asked reports whether the stack answers a datagram to a port, which is sent until then.
 func (h *handoverWorld) asked(port int, patience time.Duration) bool {
 	h.t.Helper()
-	c, err := h.nets[1].DialContext(h.t.Context(), "udp", fmt.Sprint("10.9.0.1:", port))
-	must(h.t, err)
+	return h.askedFrom(netip.MustParseAddr("10.9.0.2"), port, patience)
+}
+
+// askedFrom does what asked does from another address.
+func (h *handoverWorld) askedFrom(from netip.Addr, port int, patience time.Duration) bool {
+	h.t.Helper()
+	var c net.Conn
+	must(h.t, h.nets[1].Do(func() (err error) {
+		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
+			&net.UDPAddr{IP: net.IPv4(10, 9, 0, 1), Port: port})
+		return err
+	}))
 	defer c.Close()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		if _, err := c.Write([]byte("who")); err != nil {
@@ -123,4 +133,51 @@ func testFilterHandOver(t *testing.T, h *handoverWorld) {
 	}
 	must(t, first.Close()) // which has AF_XDP's sockets, and denies still
 	h.testFilterOf(second)
+}
+
+// TestDeniedByProgram: what a denied source sends in numbers over AF_XDP is dropped by the XDP
+// program and counted with its prefix, a source beside it is answered meanwhile, and the denied one
+// as well once it is denied no more.
+func TestDeniedByProgram(t *testing.T) {
+	for name, host := range map[string]bool{"own address": false, "host's address": true} {
+		t.Run(name, func(t *testing.T) {
+			need.Root(t)
+			h := &handoverWorld{t: t, host: host, backend: stack.BackendXDP}
+			h.make()
+			onwire.Make(t, "eth0", h.nets[0], h.nets[1])
+			other := netip.MustParsePrefix("10.9.0.3/24")
+			must(t, h.nets[1].Do(func() error {
+				return lab.Up("eth0", lab.Setup{Addresses: []netip.Prefix{other}})
+			}))
+			var err error
+			h.filter, err = stack.NewFilter("")
+			must(t, err)
+			h.open("one", nil, 8)
+			if !h.asked(8, hangs) {
+				t.Fatal("there is no answer")
+			}
+			bad := netip.MustParsePrefix("10.9.0.2/32")
+			must(t, h.filter.Deny(bad, 0))
+			c := h.dial("udp", 8)
+			deadline := time.Now().Add(hangs)
+			for n := 0; h.filter.Status().OffloadDropped < 100; n++ {
+				c.Write([]byte("who")) // ICMP may refuse it
+				if time.Now().After(deadline) {
+					t.Fatalf("of %d datagrams too few are dropped ahead: %+v", n,
+						h.filter.Status())
+				}
+			}
+			s := h.filter.Status()
+			if s.OffloadRefused > 0 || s.Offloaded == 0 || len(s.Entries) != 1 ||
+				s.Entries[0].Packets < s.OffloadDropped {
+				t.Errorf("%+v", s)
+			}
+			if !h.askedFrom(other.Addr(), 8, hangs) {
+				t.Error("a source beside it is not answered")
+			}
+			if !h.filter.Forget(bad) || !h.asked(8, hangs) {
+				t.Error("a source that is denied no more is not answered")
+			}
+		})
+	}
 }

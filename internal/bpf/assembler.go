@@ -56,7 +56,7 @@ func (a *Assembler) JumpTo(op uint8, dst, src Register, value int32, to string) 
 const (
 	OpMove, OpMoveImmediate             = 0xbf, 0xb7
 	OpAdd, OpAddImmediate               = 0x0f, 0x07
-	OpAndImmediate                      = 0x57
+	OpAnd, OpAndImmediate               = 0x5f, 0x57
 	OpShiftLeftImmediate                = 0x67
 	OpShiftRightImmediate               = 0x77
 	OpToBigEndian                       = 0xdc // of as many bits as the value says
@@ -64,6 +64,7 @@ const (
 	OpLoad64                            = 0x79
 	OpLoadPacket8                       = 0x30 // of R6, from its byte of the value on, to R0
 	OpStore8, OpStore16, OpStore32      = 0x73, 0x6b, 0x63
+	OpAtomicAdd64                       = 0xdb // to memory
 	OpLoadMap                           = 0x18 // two instructions, source register 1
 	OpJump                              = 0x05
 	OpJumpIfGreater                     = 0x2d

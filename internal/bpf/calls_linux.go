@@ -22,6 +22,13 @@ func PutElement(fd int, key, value []byte) error {
 	return err
 }
 
+// GetElement reads the value of an element of a map, which must be as long as the map's.
+func GetElement(fd int, key, value []byte) error {
+	_, err := new(Request).AddFields(uint32(fd), 0).AddAddress(key).AddAddress(value).
+		AddFields(0, 0).Call(unix.BPF_MAP_LOOKUP_ELEM)
+	return err
+}
+
 // DropElement removes an element of a map. One that is not there is no error.
 func DropElement(fd int, key []byte) error {
 	_, err := new(Request).AddFields(uint32(fd), 0).AddAddress(key).AddAddress(nil).

@@ -297,13 +297,13 @@ func (f *Filter) CountOffloaded(k Offload, packets uint64) {
 	o := &f.offload
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.dropped.Add(packets)
 	if to, known := o.by[k]; known {
 		to.tally.n.Add(packets)
 		if to.rule != nil {
 			to.rule.Add(packets)
 		}
 	}
+	o.dropped.Add(packets) // last, so that Status has no more of them than its entries
 }
 
 // SetOffloaded says how many rules are ahead of the filter, and how many found no room there.

@@ -13,7 +13,14 @@ type SourceDrop struct {
 
 // SourceDropper adds to an [Interface] that its kernel drops frames by source, as a [*Port] does.
 type SourceDropper interface {
-	// DropSources makes the kernel drop the first n of these, for which it has room, in place of
-	// those of the call before. They are not counted.
+	// DropSources makes the kernel drop n of these, the first ones for which it has room, in place
+	// of those of the call before.
 	DropSources(all []SourceDrop) (n int, err error)
+}
+
+// SourceCounter adds to a [SourceDropper] that it counts what it drops.
+type SourceCounter interface {
+	// CountDropped calls add with the frames that were dropped since the call before. add must not
+	// call the interface.
+	CountDropped(add func(d SourceDrop, frames uint64))
 }

@@ -26,7 +26,7 @@ type offload struct {
 	mu      sync.Mutex // taken after hostRules' turn
 	closed  bool
 	devices map[*dv.Device]*offloadedTo
-	ports   map[packet.SourceDropper]int // how many rules each has
+	ports   map[packet.SourceDropper]string // the error that a line of the log was about
 }
 
 // offloadedTo holds the rules of one device.
@@ -58,7 +58,7 @@ const (
 
 func newOffload(e *Endpoint) *offload {
 	o := &offload{e: e, filter: e.opts.Filter, devices: map[*dv.Device]*offloadedTo{},
-		ports: map[packet.SourceDropper]int{}}
+		ports: map[packet.SourceDropper]string{}}
 	if o.filter == nil {
 		return o
 	}
@@ -205,12 +205,24 @@ func (o *offload) refuseMore(dev *dv.Device, at *offloadedTo, err error) {
 	o.filter.CountRefused(place, err)
 }
 
-// countDropped tells the filter what the devices have dropped. mu is held.
+// countDropped tells the filter what devices and ports have dropped. mu is held.
 func (o *offload) countDropped() {
 	for _, at := range o.devices {
 		for _, r := range at.rules {
 			r.tellFilter(o.filter)
 		}
+	}
+	for p := range o.ports {
+		o.countAtPort(p)
+	}
+}
+
+// countAtPort tells the filter what a port has dropped, if that is counted there. mu is held.
+func (o *offload) countAtPort(p packet.SourceDropper) {
+	if c, counts := p.(packet.SourceCounter); counts {
+		c.CountDropped(func(d packet.SourceDrop, frames uint64) {
+			o.filter.CountOffloaded(filter.Offload(d), frames)
+		})
 	}
 }
 
@@ -279,30 +291,32 @@ func (o *offload) close() {
 	}
 	for p := range o.ports {
 		_, _ = p.DropSources(nil) // a closed one has no sockets
+		o.countAtPort(p)
 	}
 	o.filter.SetOffloaded(0, 0)
 }
 
-// givePort makes packet sockets drop what is wanted, as much as finds room. mu is held.
+// givePort makes the kernel drop ahead of sockets as much as there is room for. mu is held.
 func (o *offload) givePort(p packet.SourceDropper, wanted []filter.Offload) (n, waiting int) {
 	var all []packet.SourceDrop
 	for _, k := range wanted {
-		all = append(all, packet.SourceDrop{From: k.From, Proto: k.Proto, Port: k.Port,
-			Mask: k.Mask})
+		all = append(all, packet.SourceDrop(k))
 	}
 	n, err := p.DropSources(all)
+	told := o.ports[p]
 	if err != nil {
-		place := "packet sockets"
-		if _, told := o.ports[p]; told {
+		place := "the kernel, for sockets"
+		if told == err.Error() {
 			place = ""
 		}
+		told = err.Error()
 		o.filter.CountRefused(place, err)
 	}
-	o.ports[p] = n
+	o.ports[p] = told
 	return n, len(wanted) - n
 }
 
-// droppersOf returns the packet sockets that queues receive by.
+// droppersOf returns the sockets that queues receive by.
 func droppersOf(queues backend) (all []packet.SourceDropper) {
 	add := func(s sockets) {
 		if p, ok := s.Interface.(packet.SourceDropper); ok {
@@ -313,7 +327,11 @@ func droppersOf(queues backend) (all []packet.SourceDropper) {
 	case sockets:
 		add(q)
 	case withSockets:
-		add(q.sockets)
+		if of, ok := q.backend.(inMemory); ok {
+			add(of.sockets) // which tells what is beside it
+		} else {
+			add(q.sockets)
+		}
 	case ringsAndSockets:
 		add(q.sockets)
 	case *members:

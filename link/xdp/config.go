@@ -20,6 +20,8 @@ type Config struct {
 	// Report hears when queues of the interface have no socket of ours, whose frames then come
 	// by packet sockets, and with nil when they have; nil: nobody is told.
 	Report func(error)
+
+	newSources func() (int, error) // makes the map of prefixes; nil: newSourceMap
 }
 
 // Options says how frames are moved.

@@ -46,6 +46,7 @@ type Port struct {
 	macs    int // Config.Host: the interface's MAC
 	table   int // Config.Host: our ports
 	ports   map[portKey]int
+	sources sources
 	bound   int    // queues with a socket
 	lacking error  // why not all of them; nil: they have
 	queues  int    // of the interface, as last seen
@@ -67,7 +68,8 @@ func Open(cfg Config) (*Port, error) {
 		return nil, err
 	}
 	p := &Port{cfg: cfg, asker: asker, at: ownNamespace(), program: -1, link: -1, sockets: -1,
-		macs: -1, table: -1, ports: map[portKey]int{}}
+		macs: -1, table: -1, ports: map[portKey]int{}, sources: sources{trie: -1,
+			held: map[sourceKey]*source{}, uncounted: map[packet.SourceDrop]uint64{}}}
 	if p.Port, err = p.openSockets(); err != nil {
 		p.at.closeFile()
 		return nil, errors.Join(err, asker.closeSockets())
@@ -110,7 +112,9 @@ func (p *Port) makeObjects() (err error) {
 	if err != nil {
 		return err
 	}
-	program := ownMACProgram([6]byte(p.MAC()), p.cfg.VLAN, p.sockets)
+	build := func(sources int) []byte {
+		return ownMACProgram([6]byte(p.MAC()), p.cfg.VLAN, sources, p.sockets)
+	}
 	if p.cfg.Host {
 		const most = 1 << 18 // keys of ports; memory is taken as they come
 		if p.macs, err = newMap(unix.BPF_MAP_TYPE_ARRAY, 4, 8, 1, 0, "mac"); err != nil {
@@ -123,9 +127,12 @@ func (p *Port) makeObjects() (err error) {
 		if err := p.putMAC(p.MAC()); err != nil {
 			return err
 		}
-		program = hostProgram(hostMaps{mac: p.macs, ports: p.table, sockets: p.sockets})
+		build = func(sources int) []byte {
+			return hostProgram(hostMaps{mac: p.macs, ports: p.table, sources: sources,
+				sockets: p.sockets})
+		}
 	}
-	if p.program, err = loadProgram(program); err != nil {
+	if err := p.loadWithSources(build); err != nil {
 		return err
 	}
 	p.programID = idOfProgram(p.program)
@@ -449,7 +456,7 @@ func (p *Port) Mute() error {
 		}
 		q.dropReceived()
 	}
-	return err
+	return errors.Join(err, p.putSources())
 }
 
 // Unmute implements packet.Interface.
@@ -464,7 +471,7 @@ func (p *Port) Unmute() error {
 		}
 	}
 	p.muted.Store(false)
-	return err
+	return errors.Join(err, p.putSources())
 }
 
 // Dropped implements packet.Interface.
@@ -540,6 +547,9 @@ func (p *Port) Close() error {
 		p.Stop()
 		p.kept.Wait()
 		p.mu.Lock()
+		for k, have := range p.sources.held {
+			p.countSource(k, have, p.keepCount)
+		}
 		p.closed = true
 		var errs []error
 		closeAll := func(fds ...*int) {
@@ -558,7 +568,7 @@ func (p *Port) Close() error {
 			}
 			errs = append(errs, q.closeQueue())
 		}
-		closeAll(&p.program, &p.sockets, &p.macs, &p.table)
+		closeAll(&p.program, &p.sockets, &p.macs, &p.table, &p.sources.trie)
 		p.at.closeFile()
 		errs = append(errs, p.asker.closeSockets())
 		p.ended = errors.Join(append(errs, p.Port.Close())...)

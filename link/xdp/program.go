@@ -13,7 +13,7 @@ import (
 // assembler adds what programs of XDP have in common.
 type assembler struct{ *bpf.Assembler }
 
-const xdpPass = 2
+const xdpDrop, xdpPass = 1, 2
 
 // passUnlessInside goes on if n bytes from a register's place on are inside the frame, whose end R3
 // has.
@@ -55,8 +55,9 @@ const (
 
 // ownMACProgram returns a program that leads frames to mac, of VLAN vlan, or without a tag if that
 // is 0, to the socket that the map sockets has for their queue. All else, and what comes by a queue
-// without a socket, is for Linux.
-func ownMACProgram(mac [6]byte, vlan uint16, sockets int) []byte {
+// without a socket, is for Linux. Of what is led it drops first what the map sources says, unless
+// that is negative.
+func ownMACProgram(mac [6]byte, vlan uint16, sources, sockets int) []byte {
 	a := assembler{bpf.NewAssembler()}
 	a.MoveRegister(bpf.R6, bpf.R1)
 	a.LoadField(bpf.OpLoad32, bpf.R2, bpf.R6, contextData)
@@ -80,14 +81,18 @@ func ownMACProgram(mac [6]byte, vlan uint16, sockets int) []byte {
 		a.MaskValue(bpf.R5, bpf.InMemory(vlanID))
 		a.JumpTo(bpf.OpJumpIfNotEqual32, bpf.R5, 0, bpf.InMemory(vlan), "pass")
 	}
-	a.redirectFrames(sockets)
+	a.leadFrames(int16(size), sources, sockets)
 	return a.ToBytes()
 }
 
-// redirectFrames ends a program: at "ours" frames go to the socket of their queue, at "pass" to
-// Linux.
-func (a assembler) redirectFrames(sockets int) {
+// leadFrames ends a program: at "ours" frames, whose IP header is at a place, are dropped by their
+// source or go to the socket of their queue, at "pass" to Linux.
+func (a assembler) leadFrames(at int16, sources, sockets int) {
 	a.PlaceLabel("ours")
+	if sources >= 0 {
+		a.dropSources(at, sources)
+	}
+	a.PlaceLabel("lead")
 	a.LoadField(bpf.OpLoad32, bpf.R2, bpf.R6, contextQueue)
 	a.LoadMap(bpf.R1, sockets)
 	a.SetValue(bpf.R3, xdpPass) // where the queue has no socket
@@ -102,11 +107,13 @@ func (a assembler) redirectFrames(sockets int) {
 type hostMaps struct {
 	mac     int // an array of one element: the interface's MAC address, and two bytes
 	ports   int // a hash: portKey
+	sources int // a trie: sourceKey; negative: there is none
 	sockets int // an XSKMAP
 }
 
 // hostProgram returns a program that leads TCP and UDP to the ports in a map, unfragmented and with
-// whole headers, to the socket of their queue. All else is for Linux.
+// whole headers, to the socket of their queue, unless the map of sources has them dropped. All else
+// is for Linux.
 func hostProgram(maps hostMaps) []byte {
 	const (
 		key   = -portKeyLen - 4 // of ports, on the stack
@@ -185,7 +192,7 @@ func hostProgram(maps hostMaps) []byte {
 	a.lookUp(maps.ports, key)
 	a.JumpTo(bpf.OpJumpIfNotEqualImmediate, bpf.R0, 0, 0, "ours")
 	a.JumpTo(bpf.OpJump, 0, 0, 0, "pass")
-	a.redirectFrames(maps.sockets)
+	a.leadFrames(ethLen, maps.sources, maps.sockets)
 	return a.ToBytes()
 }
 

@@ -18,12 +18,20 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
-const xdpRedirect = 4
+// decision names what a program does with a frame.
+type decision uint32
+
+const (
+	dropped decision = 1
+	linuxs  decision = 2
+	ours    decision = 4 // led to a socket
+)
 
 // loaded holds a program with maps of its own, in which every queue has a socket.
 type loaded struct {
 	program     int
 	macs, ports int
+	sources     int
 }
 
 func loadFor(t testing.TB, mac []byte, vlan uint16, host bool) *loaded {
@@ -35,7 +43,9 @@ func loadFor(t testing.TB, mac []byte, vlan uint16, host bool) *loaded {
 	s, err := newSocket(SendSockets)
 	must(t, err)
 	must(t, bpf.PutElement(sockets, nativeBytes(0), nativeBytes(uint32(s.fd))))
-	program := ownMACProgram([6]byte(mac), vlan, sockets)
+	l.sources, err = newSourceMap()
+	must(t, err)
+	program := ownMACProgram([6]byte(mac), vlan, l.sources, sockets)
 	if host {
 		l.macs, err = newMap(unix.BPF_MAP_TYPE_ARRAY, 4, 8, 1, 0, "mac")
 		must(t, err)
@@ -43,13 +53,13 @@ func loadFor(t testing.TB, mac []byte, vlan uint16, host bool) *loaded {
 			unix.BPF_F_NO_PREALLOC, "ports")
 		must(t, err)
 		must(t, bpf.PutElement(l.macs, nativeBytes(0), append(slices.Clone(mac), 0, 0)))
-		program = hostProgram(hostMaps{l.macs, l.ports, sockets})
+		program = hostProgram(hostMaps{l.macs, l.ports, l.sources, sockets})
 	}
 	l.program, err = loadProgram(program)
 	must(t, err)
 	t.Cleanup(func() {
 		must(t, s.closeSocket())
-		for _, fd := range []int{sockets, l.program, l.macs, l.ports} {
+		for _, fd := range []int{sockets, l.program, l.macs, l.ports, l.sources} {
 			if fd != 0 {
 				must(t, unix.Close(fd))
 			}
@@ -58,24 +68,30 @@ func loadFor(t testing.TB, mac []byte, vlan uint16, host bool) *loaded {
 	return l
 }
 
-// run makes the kernel run the program on a frame (BPF_PROG_TEST_RUN) and reports whether it was
-// led to a socket.
-func (l *loaded) run(t testing.TB, frame []byte) bool {
+// run makes the kernel run the program on a frame (BPF_PROG_TEST_RUN) and returns what became of
+// it.
+func (l *loaded) run(t testing.TB, frame []byte) decision {
 	t.Helper()
 	const cmdTestRun, atResult = 10, 4
 	r := new(bpf.Request).AddFields(uint32(l.program), 0, uint32(len(frame)), 0).AddAddress(frame).
 		AddAddress(nil).AddFields(1, 0, 0, 0).AddAddress(nil).AddAddress(nil).AddFields(0, 0, 0)
 	_, err := r.Call(cmdTestRun)
 	must(t, err)
-	switch result := binary.NativeEndian.Uint32(r.Bytes[atResult:]); result {
-	case xdpRedirect:
-		return true
-	case xdpPass:
-		return false
-	default:
-		t.Fatalf("the program returned %d", result)
-		return false
+	return decision(binary.NativeEndian.Uint32(r.Bytes[atResult:]))
+}
+
+// counted returns how many frames the program has counted as dropped.
+func (l *loaded) counted(t testing.TB) (sum uint64) {
+	t.Helper()
+	by, _ := groupSources(modelDrops)
+	for k := range by {
+		var v sourceValue
+		must(t, bpf.GetElement(l.sources, k[:], v[:]))
+		for i := range maxBlocks {
+			sum += binary.NativeEndian.Uint64(v[sourceCounts+8*i:])
+		}
 	}
+	return sum
 }
 
 // minFrame gives the shortest frame that the kernel runs a program on.
@@ -132,6 +148,73 @@ var modelPorts = []packet.Ports{
 	{Addr: ourIPv6.Addr(), First: 512, Last: 767},
 }
 
+// modelDrops lists what the programs drop of frames that are ours, none inside another.
+var modelDrops = []packet.SourceDrop{
+	{From: netip.MustParsePrefix("192.0.2.1/32"), Proto: protoTCP, Mask: 1 << 15},
+	{From: netip.MustParsePrefix("203.0.113.0/24"), Proto: protoTCP, Mask: 1 << 15},
+	{From: netip.MustParsePrefix("203.0.113.0/24"), Proto: protoUDP, Port: 8448, Mask: 0xffc0},
+	{From: netip.MustParsePrefix("203.0.113.0/24"), Proto: protoUDP, Port: 600, Mask: 0xffff},
+	{From: netip.MustParsePrefix("203.0.113.0/24"), Proto: protoUDP, Port: 80, Mask: 0xffff},
+	{From: netip.MustParsePrefix("203.0.113.0/24"), Proto: protoUDP, Port: 443, Mask: 0xffff},
+	{From: netip.MustParsePrefix("198.51.0.0/17"), Proto: protoUDP},
+	{From: netip.MustParsePrefix("2001:db8:7::/57"), Proto: protoTCP, Port: 512, Mask: 0xff00},
+	{From: netip.MustParsePrefix("2001:db8:8::9/128"), Proto: protoUDP, Mask: 1 << 15},
+}
+
+// modelDropped tells whether a frame that is ours is dropped, with its IP header at a place.
+func modelDropped(f []byte, at int) bool {
+	var from netip.Addr
+	var proto byte
+	var rest []byte
+	if len(f) < at+20 {
+		return false
+	}
+	ip := f[at:]
+	switch int(f[at-2])<<8 | int(f[at-1]) {
+	case 0x0800:
+		header := int(ip[0]&15) * 4
+		if ip[6]&0x1f != 0 || ip[7] != 0 || header < 20 || len(ip) < header {
+			return false
+		}
+		from, proto, rest = netip.AddrFrom4([4]byte(ip[12:16])), ip[9], ip[header:]
+	case 0x86dd:
+		if len(ip) < 40 {
+			return false
+		}
+		from, proto, rest = netip.AddrFrom16([16]byte(ip[8:24])), ip[6], ip[40:]
+	}
+	if len(rest) < 4 {
+		return false
+	}
+	port := uint16(rest[2])<<8 | uint16(rest[3])
+	return slices.ContainsFunc(modelDrops, func(d packet.SourceDrop) bool {
+		return d.Proto == proto && d.From.Contains(from) && port&d.Mask == d.Port
+	})
+}
+
+// sourceFrames returns frames from sources that are dropped and from some near them, of VLAN 5 or
+// without a tag.
+func sourceFrames(tagged bool) (frames [][]byte) {
+	for _, from := range []string{"192.0.2.1", "192.0.2.2", "203.0.113.0", "203.0.113.255",
+		"203.0.114.0", "198.51.127.255", "198.51.128.0", "2001:db8:7:7f::1", "2001:db8:7:80::",
+		"2001:db8:8::9", "2001:db8:8::8"} {
+		a, to := netip.MustParseAddr(from), ourIP.Addr()
+		if a.Is6() {
+			to = ourIPv6.Addr()
+		}
+		for _, port := range []uint16{80, 443, 600, 8448, 8500, 8511, 8512, 32767, 32768} {
+			for _, f := range [][]byte{ipFrame(ourMAC, a, to, protoTCP, tcp(1, port, 2, nil)),
+				ipFrame(ourMAC, a, to, protoUDP, udp(1, port, payload(9)))} {
+				if tagged {
+					f = slices.Insert(f, 12, 0x81, 0, 0, 5)
+				}
+				frames = append(frames, f)
+			}
+		}
+	}
+	return frames
+}
+
 // seedFrames returns frames of every kind that the programs tell apart, and some near them.
 func seedFrames() (frames [][]byte) {
 	for _, a := range [][2]netip.Addr{{peerIP.Addr(), ourIP.Addr()}, {peerIPv6.Addr(),
@@ -182,42 +265,60 @@ func seedFrames() (frames [][]byte) {
 }
 
 // programs returns one of each kind, with the model of its decision.
-func programs(t testing.TB) map[*loaded]func(f []byte) bool {
+func programs(t testing.TB) map[*loaded]func(f []byte) decision {
 	host := loadFor(t, ourMAC, 0, true)
 	for _, p := range modelPorts {
 		for _, k := range keysOf(p) {
 			must(t, bpf.PutElement(host.ports, k[:], nativeBytes(1)))
 		}
 	}
-	own := func(vlan uint16) func(f []byte) bool {
-		return func(f []byte) bool { return modelOwnMAC(f, ourMAC, vlan) }
+	decide := func(isOurs, drops bool) decision {
+		switch {
+		case !isOurs:
+			return linuxs
+		case drops:
+			return dropped
+		}
+		return ours
 	}
-	return map[*loaded]func(f []byte) bool{
-		loadFor(t, ourMAC, 0, false): own(0),
-		loadFor(t, ourMAC, 5, false): own(5),
-		host: func(f []byte) bool {
-			return modelHost(f, ourMAC, modelPorts)
+	own := func(vlan uint16, at int) func(f []byte) decision {
+		return func(f []byte) decision {
+			return decide(modelOwnMAC(f, ourMAC, vlan), modelDropped(f, at))
+		}
+	}
+	all := map[*loaded]func(f []byte) decision{
+		loadFor(t, ourMAC, 0, false): own(0, 14),
+		loadFor(t, ourMAC, 5, false): own(5, 18),
+		host: func(f []byte) decision {
+			return decide(modelHost(f, ourMAC, modelPorts), modelDropped(f, 14))
 		},
 	}
+	for l := range all {
+		by, n := groupSources(modelDrops)
+		if n != len(modelDrops) {
+			t.Fatalf("there is room for %d of %d", n, len(modelDrops))
+		}
+		for k, s := range by {
+			v := s.toValue()
+			must(t, bpf.PutElement(l.sources, k[:], v[:]))
+		}
+	}
+	return all
 }
 
 // TestDecisions runs the programs on frames of every kind, and on 20,000 that differ from these in
 // a few bytes.
 func TestDecisions(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	seeds := seedFrames()
+	seeds := append(append(seedFrames(), sourceFrames(false)...), sourceFrames(true)...)
 	for program, model := range programs(t) {
-		ours, others := 0, 0
+		count := map[decision]uint64{}
 		check := func(f []byte) {
 			got := program.run(t, f)
 			if want := model(f); got != want {
-				t.Fatalf("ours: %v, want %v: % x", got, want, f)
+				t.Fatalf("decision %v, want %v: % x", got, want, f)
 			}
-			if got {
-				ours++
-			} else {
-				others++
-			}
+			count[got]++
 		}
 		for _, f := range seeds {
 			check(f)
@@ -229,8 +330,11 @@ func TestDecisions(t *testing.T) {
 			}
 			check(f[:minFrame+random.IntN(len(f)-minFrame+1)])
 		}
-		if ours < 20 || others < 20 {
-			t.Errorf("%d frames ours, %d not: the seeds show nothing", ours, others)
+		if n := program.counted(t); n != count[dropped] {
+			t.Errorf("%d frames are counted, %d were dropped", n, count[dropped])
+		}
+		if count[ours] < 20 || count[linuxs] < 20 || count[dropped] < 20 {
+			t.Errorf("decisions %v: the seeds show nothing", count)
 		}
 	}
 }
@@ -238,7 +342,8 @@ func TestDecisions(t *testing.T) {
 // FuzzDecisions compares the programs with the models.
 func FuzzDecisions(f *testing.F) {
 	all := programs(f)
-	for _, frame := range seedFrames() {
+	for _, frame := range append(append(seedFrames(), sourceFrames(false)...),
+		sourceFrames(true)...) {
 		f.Add(frame)
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
@@ -247,7 +352,7 @@ func FuzzDecisions(f *testing.F) {
 		}
 		for program, model := range all {
 			if got, want := program.run(t, frame), model(frame); got != want {
-				t.Fatalf("ours: %v, want %v: % x", got, want, frame)
+				t.Fatalf("decision %v, want %v: % x", got, want, frame)
 			}
 		}
 	})
@@ -260,10 +365,10 @@ func TestQueueWithoutSocket(t *testing.T) {
 	must(t, err)
 	defer unix.Close(sockets)
 	l := &loaded{}
-	l.program, err = loadProgram(ownMACProgram([6]byte(ourMAC), 0, sockets))
+	l.program, err = loadProgram(ownMACProgram([6]byte(ourMAC), 0, -1, sockets))
 	must(t, err)
 	defer unix.Close(l.program)
-	if l.run(t, ethernet(ourMAC, peerMAC, experimental, payload(50))) {
+	if l.run(t, ethernet(ourMAC, peerMAC, experimental, payload(50))) != linuxs {
 		t.Error("a frame was led to a socket that there is not")
 	}
 }
@@ -275,9 +380,12 @@ func TestProgramBytes(t *testing.T) {
 		need.That(t, "little-endian", errors.New("the bytes are those of such processors"))
 	}
 	for name, program := range map[string][]byte{
-		"own":  ownMACProgram([6]byte(ourMAC), 0, 3),
-		"vlan": ownMACProgram([6]byte(ourMAC), 5, 3),
-		"host": hostProgram(hostMaps{3, 4, 5}),
+		"own":          ownMACProgram([6]byte(ourMAC), 0, -1, 3),
+		"vlan":         ownMACProgram([6]byte(ourMAC), 5, -1, 3),
+		"host":         hostProgram(hostMaps{3, 4, -1, 5}),
+		"own_sources":  ownMACProgram([6]byte(ourMAC), 0, 6, 3),
+		"vlan_sources": ownMACProgram([6]byte(ourMAC), 5, 6, 3),
+		"host_sources": hostProgram(hostMaps{3, 4, 6, 5}),
 	} {
 		var got bytes.Buffer
 		for b := range slices.Chunk(program, 8) {

@@ -61,14 +61,14 @@ func (p *page) filter(s stack.FilterStatus) {
 	p.family(counter, "filter_denials_joined_total", "Prefixes that were denied in place of many "+
 		"of their sources.", of(s.Joined))
 	p.family(gauge, "filter_offloaded_rules",
-		"Rules that drop ahead of the filter, in the NIC or in packet sockets.",
+		"Rules that drop ahead of the filter, in the NIC, in the XDP program or in packet sockets.",
 		of(uint64(s.Offloaded)))
 	p.family(gauge, "filter_offload_waiting", "Rules that found no room there: the filter drops "+
 		"their packets.", of(uint64(s.Waiting)))
-	p.family(counter, "filter_offload_dropped_total", "Packets that the NIC has dropped by these "+
-		"rules; packet sockets do not count.", of(s.OffloadDropped))
-	p.family(counter, "filter_offload_refused_total", "Rules that a device or packet sockets "+
-		"refused.", of(s.OffloadRefused))
+	p.family(counter, "filter_offload_dropped_total", "Packets that the NIC or the XDP program "+
+		"has dropped by these rules; packet sockets do not count.", of(s.OffloadDropped))
+	p.family(counter, "filter_offload_refused_total", "Rules that a device, the XDP program or "+
+		"packet sockets refused.", of(s.OffloadRefused))
 	p.family(counter, "filter_denials_refused_total",
 		"Sources that kept up a flood and were not denied.",
 		of(s.Spared, "reason", "spared"), of(s.Full, "reason", "full"))
