@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -280,7 +281,8 @@ Exit code: 0 if nothing is wrong, 1 if something is, or if the server could not 
 // reportFlags holds those of report.
 type reportFlags struct {
 	lookFlags
-	time time.Duration
+	time    time.Duration
+	machine host.Config // where the card and the process are looked for; the zero value: here
 }
 
 // judged holds what report prints.
@@ -315,17 +317,17 @@ func (f *reportFlags) printReport(ctx context.Context, out streams) error {
 }
 
 // judge looks at the server that the flags mean before and after wait.
-func (f *lookFlags) judge(ctx context.Context, wait func(context.Context)) (judged, error) {
+func (f *reportFlags) judge(ctx context.Context, wait func(context.Context)) (judged, error) {
 	server, err := f.server(ctx)
 	if err != nil {
 		return judged{}, err
 	}
-	before, err := snapshotOf(ctx, server)
+	before, err := snapshotOf(ctx, server, f.machine)
 	if err != nil {
 		return judged{}, err
 	}
 	wait(ctx)
-	after, err := snapshotOf(context.WithoutCancel(ctx), server)
+	after, err := snapshotOf(context.WithoutCancel(ctx), server, f.machine)
 	if err != nil {
 		return judged{}, err
 	}
@@ -333,8 +335,9 @@ func (f *lookFlags) judge(ctx context.Context, wait func(context.Context)) (judg
 		diagnose.Find(before, after)}, nil
 }
 
-// snapshotOf reads what there is to know of a server now.
-func snapshotOf(ctx context.Context, server running.Server) (s diagnose.Snapshot, err error) {
+// snapshotOf reads what there is to know of a server now, and of the machine around it.
+func snapshotOf(ctx context.Context, server running.Server,
+	machine host.Config) (s diagnose.Snapshot, err error) {
 	for path, into := range map[string]any{"/facts": &s.Facts, "/health": &s.Health,
 		"/stats": &s.Stats} {
 		if err := server.Get(ctx, path, into); err != nil {
@@ -344,14 +347,13 @@ func snapshotOf(ctx context.Context, server running.Server) (s diagnose.Snapshot
 	if s.Sockets, err = server.Sockets(ctx); err != nil {
 		return s, err
 	}
-	device := s.Facts.Device
-	if device == "" {
-		device = s.Facts.Netdev
-	}
-	if device == "" {
+	if machine.Device = cmp.Or(s.Facts.Device, s.Facts.Netdev); machine.Device == "" {
 		return s, nil
 	}
-	p := host.Locate(host.Config{Device: device, Locate: portCalled}, server.PID)
+	if machine.Root == "" {
+		machine.Locate = portCalled
+	}
+	p := host.Locate(machine, server.PID)
 	s.Host = diagnose.Host{Card: p.Card, CardCPUs: p.CardCPUs, CPUs: p.CPUs,
 		PauseReceived: p.Pause.Received, PauseSent: p.Pause.Sent}
 	return s, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
+	"github.com/rdma-netstack/rdma-netstack/stack/diagnose"
 )
 
 // complaint is a problem of a server that report finds.
@@ -47,6 +48,29 @@ func complaints() []complaint {
 		{"memory-pressure", plan{clientMTU: 1500, tcp: stack.TCPOptions{MaxMemory: 256 << 10}},
 			nothing, fillMemory, "of 262144 bytes; two thirds were reached"},
 		{"gc-share", plan{}, nothing, makeGarbage, " went to garbage collection"},
+		{"numa-far", plan{}, farFromCard, nothing, "those at the card are 4096-4103"},
+		{"pause-frames", plan{clientMTU: 1500}, cardOfServer, pausePort,
+			"20 pause frames received, 0 sent"},
+		{"packet-sockets", plan{kernel: behindVeth}, cardBeside, nothing,
+			"frames go through packet sockets of veth0, which has the device mlx5_0"},
+		{"software-checksums", plan{kernel: behindVeth,
+			tcp: stack.TCPOptions{ReceiveBuffer: stack.BufferRange{Default: 64 << 10,
+				Max: 64 << 10}}}, nothing, leaveSums, "received frames"},
+		{"no-tso", plan{caps: withoutLSO()}, sendInBulk, awaitBulk,
+			"none of them left to the NIC to segment"},
+		{"send-buffer-full", plan{clientMTU: 1500, faults: wire.FaultConfig{
+			Delay: 100 * time.Millisecond}}, fillSendBuffer, awaitFullSendBuffer,
+			"1 of 1 connections have a send buffer's worth under way"},
+		{"retransmits-timeout", plan{clientMTU: 1500, cable: cuttable}, nothing, losePath,
+			"as a timer expired"},
+		{"retransmits-reordering", plan{kernel: behindTAP, cable: lateSegments}, nothing,
+			sendLate, "though the peer had them already"},
+		{"one-hot-queue", plan{nic: twoQueues(), uplink: stack.UplinkOptions{
+			Spread: stack.SpreadAll}, filter: manyRules()}, floodOneFlow, awaitFlood,
+			"with 1e+02 % of the packets"},
+		{"flows-not-spread", plan{nic: twoQueues(), filter: manyRules(), processors: 2},
+			floodOneFlow, awaitFlood,
+			"1 of 2 queues get flows"},
 		{"capture-left-on", plan{}, forgetCapture, nothing, "1 captures run"},
 		{"debug-endpoints", plan{debug: []string{"/-/status"}}, nothing, nothing, "/-/status"},
 	}
@@ -181,28 +205,31 @@ func forgetCapture(w *sickWorld) {
 	}()
 }
 
-// TestReport plants problems into a server on the software NIC. The command finds each, and says
-// what was seen.
+// TestReport plants a problem of each kind into a server. The command finds each, names it first,
+// and says what was seen.
 func TestReport(t *testing.T) {
+	left := map[string]bool{}
+	for _, k := range diagnose.Kinds() {
+		left[k.Name] = true
+	}
 	for _, c := range complaints() {
+		delete(left, c.name)
 		t.Run(c.name, func(t *testing.T) {
 			w := newSickWorld(t, c.plan)
 			c.before(w)
-			f := lookFlags{pid: os.Getpid()}
+			f := reportFlags{lookFlags: lookFlags{pid: os.Getpid()}, machine: w.around}
 			j, err := f.judge(t.Context(), func(context.Context) { c.between(w) })
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range j.Findings {
-				if f.Name == c.name {
-					if !strings.Contains(f.Evidence, c.evidence) {
-						t.Errorf("%+v, want %s", f, c.evidence)
-					}
-					return
-				}
+			if len(j.Findings) == 0 || j.Findings[0].Name != c.name ||
+				!strings.Contains(j.Findings[0].Evidence, c.evidence) {
+				t.Errorf("want %s, %s first: %+v", c.name, c.evidence, j)
 			}
-			t.Errorf("not found: %+v", j)
 		})
+	}
+	if len(left) > 0 {
+		t.Errorf("not planted: %v", left)
 	}
 }
 
@@ -229,7 +256,7 @@ func TestReportPrints(t *testing.T) {
 // TestReportSound looks at a server whose client asks for an answer at a time.
 func TestReportSound(t *testing.T) {
 	w := newSickWorld(t, plan{clientMTU: 1500})
-	f := lookFlags{pid: os.Getpid()}
+	f := reportFlags{lookFlags: lookFlags{pid: os.Getpid()}}
 	j, err := f.judge(t.Context(), func(context.Context) { askOften(w) })
 	if err != nil || len(j.Findings) > 0 {
 		t.Errorf("%v: %+v", err, j)

@@ -10,19 +10,25 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/doctor/host"
 	"github.com/rdma-netstack/rdma-netstack/internal/probe"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
 
 var updateRunbook = flag.Bool("update-runbook", false,
@@ -32,37 +38,65 @@ const runbook = "../../docs/runbook.md"
 
 // sickWorld is a server that a problem is planted in, and what is behind its cable.
 type sickWorld struct {
-	t      *testing.T
-	server *stack.Stack
-	far    wire.Wire // ours to send frames by, if there is no client
-	client *stack.Stack
-	log    *syncBuffer
+	t        *testing.T
+	server   *stack.Stack
+	nic      *simnic.NIC // of the server; nil: it has packet sockets
+	far      wire.Wire   // ours to send frames by, if there is no client
+	client   *stack.Stack
+	kernel   *lab.Net     // of a client that is not a stack
+	cut      atomic.Bool  // plan.cable carries nothing from the server
+	paused   atomic.Int64 // how often the port was
+	listener net.Listener // of connect
+	log      *syncBuffer
+	around   host.Config // what report takes for the machine
 }
 
 // plan is how a world is made.
 type plan struct {
 	nic       dv.NIC // of the server
 	faults    wire.FaultConfig
-	clientMTU int // of a client; 0: there is none
-	portMTU   int // of the server's port; 0: 1500
-	uplink    stack.UplinkOptions
-	tcp       stack.TCPOptions
-	debug     []string // what clients may ask the server for debugging
-	filter    string   // of the server
+	clientMTU int         // of a client; 0: there is none
+	portMTU   int         // of the server's port; 0: 1500
+	caps      simnic.Caps // of the server's NIC; the zero value: those of its card
+	// processors gives GOMAXPROCS, if it is more; 0: it stays
+	processors int
+	kernel     kernelClient
+	cable      func(w *sickWorld, near wire.Wire) wire.Wire // around the server's end, unless nil
+	uplink     stack.UplinkOptions
+	tcp        stack.TCPOptions
+	debug      []string // what clients may ask the server for debugging
+	filter     string   // of the server
 }
 
+// kernelClient says whether the client is the kernel of another namespace, and by what the server
+// reaches it.
+type kernelClient uint8
+
+const (
+	noKernel   kernelClient = iota
+	behindTAP               // its NIC has a cable to a TAP of the kernel's
+	behindVeth              // by packet sockets
+)
+
 var (
-	sickAddress = netip.MustParsePrefix("192.0.2.10/24")
-	otherMAC    = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x66}
+	sickAddress   = netip.MustParsePrefix("192.0.2.10/24")
+	clientAddress = netip.MustParsePrefix("192.0.2.1/24")
+	otherMAC      = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x66}
 )
 
 // newSickWorld opens a server that the commands find by --pid, and a client if there is one.
 func newSickWorld(t *testing.T, p plan) *sickWorld {
 	t.Helper()
 	w := &sickWorld{t: t, log: &syncBuffer{}}
-	near, far := wire.Pair()
-	if p.faults != (wire.FaultConfig{}) {
-		near = wire.WithFaults(near, p.faults)
+	w.around.Pause = func(netdev string) (host.Pause, error) {
+		if netdev != "sim0" {
+			return host.Pause{}, fmt.Errorf("no port %s", netdev)
+		}
+		return host.Pause{Received: uint64(w.paused.Load())}, nil
+	}
+	if before := runtime.GOMAXPROCS(0); p.processors > 0 && p.processors < before {
+		runtime.GOMAXPROCS(p.processors)
+		t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 	}
 	s := &slice{about: "sim"}
 	t.Cleanup(func() { s.closeAfter(nil) })
@@ -72,29 +106,100 @@ func newSickWorld(t *testing.T, p plan) *sickWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.server = w.open(1, near, p.portMTU, stack.Config{NIC: p.nic, Logger: log,
-		Addresses: []netip.Prefix{sickAddress}, Uplink: p.uplink, TCP: p.tcp, Filter: filter})
+	cfg := stack.Config{NIC: p.nic, Logger: log, Addresses: []netip.Prefix{sickAddress},
+		Uplink: p.uplink, TCP: p.tcp, Filter: filter}
+	var far wire.Wire
+	if p.kernel == behindVeth {
+		w.server = w.openOnVeth(cfg)
+	} else {
+		near := w.newCable(p, &far)
+		w.server, w.nic = w.open(1, near, simnic.Config{MTU: p.portMTU, Caps: p.caps}, cfg)
+	}
 	s.stack = w.server
 	if err := s.serveAdmin(&serveFlags{debug: p.debug}, log); err != nil {
 		t.Fatal(err)
 	}
-	if p.clientMTU == 0 {
+	switch {
+	case p.kernel != noKernel:
+		return w
+	case p.clientMTU == 0:
 		w.far = far
 		if err := far.Start(func([]frame.Frame) {}); err != nil {
 			t.Fatal(err)
 		}
 		return w
 	}
-	w.client = w.open(2, far, p.clientMTU, stack.Config{NIC: dv.NIC{MTU: p.clientMTU},
-		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+	w.client, _ = w.open(2, far, simnic.Config{MTU: p.clientMTU}, stack.Config{
+		NIC:       dv.NIC{MTU: p.clientMTU, Rings: dv.Rings{DelayDrop: true}},
+		Addresses: []netip.Prefix{clientAddress}})
 	return w
 }
 
-// open makes a stack on a software NIC at the wire, whose port has an MTU.
-func (w *sickWorld) open(n byte, at wire.Wire, mtu int, cfg stack.Config) *stack.Stack {
+// newCable returns the server's end of a cable. What is at the other end goes into far, unless it
+// is a kernel.
+func (w *sickWorld) newCable(p plan, far *wire.Wire) (near wire.Wire) {
 	w.t.Helper()
-	nic, err := simnic.New(simnic.Config{MAC: net.HardwareAddr{2, 0, 0, 1, 0, n}, Seed: uint64(n),
-		MTU: max(1500, mtu)})
+	near, *far = wire.Pair()
+	if p.kernel == behindTAP {
+		need.TUN(w.t)
+		w.kernel = w.newNet("client")
+		if err := w.kernel.Do(func() error {
+			tap, err := wire.OpenTAP("eth0")
+			if err != nil {
+				return err
+			}
+			near = tap
+			return lab.Up("eth0", lab.Setup{Addresses: []netip.Prefix{clientAddress}})
+		}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if p.faults != (wire.FaultConfig{}) {
+		near = wire.WithFaults(near, p.faults)
+	}
+	if p.cable != nil {
+		near = p.cable(w, near)
+	}
+	return near
+}
+
+// openOnVeth opens the server by packet sockets on veth0, in a namespace of its own, with the
+// client's kernel at the other end.
+func (w *sickWorld) openOnVeth(cfg stack.Config) (st *stack.Stack) {
+	w.t.Helper()
+	var at *lab.Net
+	at, w.kernel = vethLab(w.t)
+	onwire.Make(w.t, "veth0", at, w.kernel)
+	cfg.NIC.Device, cfg.Uplink.Backend = "veth0", stack.BackendPacket
+	if err := at.Do(func() (err error) {
+		st, err = stack.Open(w.t.Context(), cfg)
+		return err
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { shutdownStack(st) })
+	return st
+}
+
+// newNet makes a namespace for the length of the test.
+func (w *sickWorld) newNet(name string) *lab.Net {
+	w.t.Helper()
+	need.NetNS(w.t)
+	n, err := lab.New(name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// open makes a stack on a software NIC at the wire.
+func (w *sickWorld) open(n byte, at wire.Wire, card simnic.Config,
+	cfg stack.Config) (*stack.Stack, *simnic.NIC) {
+	w.t.Helper()
+	card.MAC, card.Seed = net.HardwareAddr{2, 0, 0, 1, 0, n}, uint64(n)
+	card.MTU = max(1500, card.MTU)
+	nic, err := simnic.New(card)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -109,7 +214,7 @@ func (w *sickWorld) open(n byte, at wire.Wire, mtu int, cfg stack.Config) *stack
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { shutdownStack(st) })
-	return st
+	return st, nic
 }
 
 func withoutTime(_ []string, a slog.Attr) slog.Attr {
