@@ -129,10 +129,11 @@ func (l kernelListener) Accept(c *net.TCPConn) {
 // limitKernel gives a connection of the kernel the listener's rate. Where the kernel has none, as
 // that of gVisor, the log says so once.
 func (l kernelListener) limitKernel(c *net.TCPConn) {
-	if !limited(l.pacing) {
+	rate := l.pacing.rateFor(c.RemoteAddr().(*net.TCPAddr))
+	if !limited(rate) {
 		return
 	}
-	if err := hostmode.LimitRate(c, l.pacing); err != nil {
+	if err := hostmode.LimitRate(c, rate); err != nil {
 		l.kernel.unlimited.Do(func() {
 			l.stack.log.Warn("the kernel does not keep connections that it accepts to the "+
 				"listener's rate", "address", l.laddr, "error", err)

@@ -26,9 +26,9 @@ type TCPListener struct {
 	family    family
 	laddr     *net.TCPAddr
 	keepAlive net.KeepAliveConfig
-	shared    bool              // with other listeners: ListenConfig.ReusePort
-	backlog   int               // set by open
-	pacing    uint64            // of accepted connections
+	shared    bool // with other listeners: ListenConfig.ReusePort
+	backlog   int  // set by open
+	pacing    listenPacing
 	bound     tcpip.FullAddress // of listenerTable
 
 	// Config.Host: what the kernel has accepted, and the ports there. Nil otherwise.
@@ -327,7 +327,8 @@ func (l *TCPListener) conn(ep tcpip.Endpoint, q *waiter.Queue) *TCPConn {
 	}
 	l.stack.markDefault(ep) // an accepted connection does not have the listener's
 	raddr := l.stack.zones.tcpAddr(l.family, l.peer)
-	return newTCPConn(l.stack, ep, q, l.network, laddr, raddr, l.keepAlive, l.pacing)
+	return newTCPConn(l.stack, ep, q, l.network, laddr, raddr, l.keepAlive,
+		l.pacing.rateFor(raddr))
 }
 
 // Close stops listening and frees the port. Connections that were established but not accepted are
@@ -395,6 +396,10 @@ type ListenConfig struct {
 	// accepted (Config.Host) to it as well (SO_MAX_PACING_RATE).
 	Pacing uint64
 
+	// PacingRules give connections of some clients another rate than Pacing: that of the rule with
+	// the longest prefix that contains the client's address. They are looked at one by one.
+	PacingRules []PacingRule
+
 	stack *Stack
 }
 
@@ -435,8 +440,12 @@ func (c *ListenConfig) listenTCP(network string, laddr *net.TCPAddr) (*TCPListen
 	if laddr == nil {
 		laddr = &net.TCPAddr{}
 	}
+	rates, err := newListenPacing(c)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
+	}
 	l := &TCPListener{network: network,
-		family: listenFamily(network, laddr.IP), shared: c.ReusePort, pacing: c.Pacing}
+		family: listenFamily(network, laddr.IP), shared: c.ReusePort, pacing: rates}
 	l.stack, l.keepAlive = c.stack, keepAlive(c.KeepAlive, c.KeepAliveConfig,
 		*c.stack.cfg.TCP.KeepAlive)
 	if err := l.open(laddr, cmp.Or(c.Backlog, c.stack.cfg.TCP.Backlog)); err != nil {

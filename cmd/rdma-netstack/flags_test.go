@@ -91,12 +91,14 @@ func TestFlagErrors(t *testing.T) {
 		"serve http --mtu 1e99":  `invalid value "1e99" for --mtu: want a number (`,
 		"ss --pid 99999999999999999999": `invalid value "99999999999999999999" for --pid: ` +
 			`out of range (`,
-		"serve http --rate x":   `invalid value "x" for --rate: want a number (`,
-		"serve http --rate 1.5": `invalid value "1.5" for --rate: want a number (`,
-		"serve http --rate -1":  `invalid value "-1" for --rate: want a number (`,
+		"serve http --rate x":   `invalid value "x" for --rate: want bytes per second, such as `,
+		"serve http --rate 1.5": `"1.5" for --rate: want bytes per second, such as 1000000, for `,
+		"serve http --rate -1":  `"-1" for --rate: want bytes per second, such as `,
 		"serve http --rate":     "missing value after --rate (",
-		"serve dns --rate 99999999999999999999": `invalid value "99999999999999999999" for ` +
-			`--rate: out of range (`,
+		"serve dns --rate 99999999999999999999": `for --rate: want bytes ` +
+			`per second, such as `,
+		"serve http --rate 10/8=5":  `for --rate: want bytes per second, such as `,
+		"serve http --rate ::/8=x":  `for --rate: want bytes per second, such as `,
 		"serve http --drain x":      `"x" for --drain: want a time, such as 10s or 2m (`,
 		"serve http --seccomp=x":    `"x" for --seccomp: want true or false (`,
 		"serve http --mac x":        `want six bytes, such as 02:00:5e:10:00:01, or netdev (`,

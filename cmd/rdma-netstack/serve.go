@@ -43,7 +43,7 @@ type serveFlags struct {
 	mtu       int
 	vlan      uint16
 	dscp      uint8
-	rate      uint64
+	rates     rates
 	filter    string   // FILE
 	listen    []string // ADDRESS:PORT
 	log       logFlags
@@ -130,8 +130,10 @@ func (f *serveFlags) addTo(cmd *cobra.Command) {
 			"its tag (default none)"),
 		opt("dscp", "N", &f.dscp, "DSCP of sent packets, 0 to 63 (default 0). In a VLAN, N/8 is "+
 			"the 802.1p priority"),
-		opt("rate", "N", &f.rate, "send at most N bytes per second by each TCP connection "+
-			"that is accepted, headers included (default 0: no limit)"),
+		opt("rate", "[PREFIX=]N", f.rates.add, "send at most N bytes per second by each TCP "+
+			"connection that is accepted, headers included. With a prefix, "+
+			"198.51.100.0/24=1000000, by those of its clients: the longest prefix counts. "+
+			"Repeat the flag for more prefixes. 0: no limit"),
 		opt("filter", "FILE", &f.filter, "judge packets by the list in FILE, which is written in "+
 			"a part of the language of nft (docs/firewall.md): nftables does not see them. "+
 			"\"rdma-netstack filter\" shows and changes it while the server runs"))
@@ -190,6 +192,35 @@ func (f *serveFlags) address(s string) error {
 		p, err := stack.ParseAddress(s)
 		f.addresses = append(f.addresses, p)
 		return err
+	}
+	return nil
+}
+
+// rates holds the values of --rate.
+type rates struct {
+	each  uint64 // bytes per second of each connection; 0: no limit
+	rules []stack.PacingRule
+}
+
+// add parses one --rate.
+func (r *rates) add(s string) error {
+	prefix, number, ruled := strings.Cut(s, "=")
+	if !ruled {
+		number = s
+	}
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err == nil && ruled {
+		var rule stack.PacingRule
+		rule.Clients, err = netip.ParsePrefix(prefix)
+		rule.BytesPerSecond = n
+		r.rules = append(r.rules, rule)
+	}
+	if err != nil {
+		return errors.New("want bytes per second, such as 1000000, for some clients behind " +
+			"their prefix, 198.51.100.0/24=1000000")
+	}
+	if !ruled {
+		r.each = n
 	}
 	return nil
 }

@@ -25,13 +25,13 @@ type slice struct {
 	addresses []netip.Prefix
 	whole     []netip.Prefix // all addresses of these are ours, too
 	about     string         // the device
-	rate      uint64         // of accepted connections, bytes per second; 0: no limit
+	rates     rates          // of accepted connections
 	cleanup   cleanup
 }
 
 // openSlice opens the device that the flags name. When it fails it closes everything.
 func openSlice(ctx context.Context, f serveFlags, log *slog.Logger) (*slice, error) {
-	s := &slice{about: f.device, whole: f.whole, rate: f.rate}
+	s := &slice{about: f.device, whole: f.whole, rates: f.rates}
 	if err := s.open(ctx, f, log); err != nil {
 		return nil, errors.Join(err, s.cleanup.close())
 	}
@@ -162,10 +162,10 @@ func (f *serveFlags) stackConfig(log *slog.Logger) stack.Config {
 	}.WithLocal(f.whole...)
 }
 
-// listenTCP opens a listener whose connections keep to the slice's rate.
+// listenTCP opens a listener whose connections keep to the slice's rates.
 func (s *slice) listenTCP(at string) (net.Listener, error) {
 	lc := s.stack.ListenConfig()
-	lc.Pacing = s.rate
+	lc.Pacing, lc.PacingRules = s.rates.each, s.rates.rules
 	return lc.Listen(context.Background(), "tcp", at)
 }
 
