@@ -321,5 +321,5 @@ func (d *Device) newRx(i int, ring, rec *mmio.Region, cq compRing) *RxQueue {
 
 func (d *Device) queueControl(halt, start func() error) queueControl {
 	return queueControl{halt: halt, start: start, fail: d.failWith, linkUp: d.LinkUp, ended: d.Err,
-		dumped: d.config.Dumped}
+		clock: d.Clock, dumped: d.config.Dumped}
 }

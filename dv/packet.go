@@ -68,7 +68,17 @@ const (
 	TxL4Csum
 	// TxVLAN: insert an 802.1Q tag with TxPacket.VLAN behind the MAC addresses.
 	TxVLAN
+	// TxStamp: tell TxPacket.Stamper when the packet was sent.
+	TxStamp
 )
+
+// Stamper is told when the NIC had sent a packet.
+type Stamper interface {
+	// Stamp is called once for a packet that was posted with TxStamp, with the send queue's lock
+	// held, and must not use the queue. ticks has the clock and format of Packet.Timestamp; 0: the
+	// packet was lost with its queue, or the NIC does not say. A closed queue calls no more.
+	Stamp(ticks uint64)
+}
 
 // Holder keeps the memory of a packet as it is while it is referred to. DecRef ends one reference,
 // and must not use the send queue.
@@ -98,8 +108,11 @@ type TxPacket struct {
 	// UDP says that the segments are datagrams. The lengths in the headers are written anew. Post
 	// takes at most TxQueue.MaxDatagrams bytes of payload.
 	UDP bool
+	// Stamper is told with TxStamp; of several segments, when the last was sent. The packet has a
+	// descriptor and a completion of its own.
+	Stamper Stamper
 	// VLAN is the tag control information to insert with TxVLAN.
 	VLAN uint16
-	// Flags asks for checksums and tagging. Segmentation implies both checksums.
+	// Flags asks for checksums, tagging and a time stamp. Segmentation implies both checksums.
 	Flags TxFlags
 }

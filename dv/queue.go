@@ -61,6 +61,8 @@ type queueControl struct {
 	linkUp func() bool
 	// ended says why the queue must not be used any more.
 	ended func() error
+	// clock returns the device's clock.
+	clock func() (Clock, bool)
 	// dumped is Config.Dumped.
 	dumped func(Dump)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -110,6 +111,89 @@ func testTimestamps(t *testing.T, has simnic.TimestampCap) {
 	}
 	if n := d.Stats().Rx[d.QueueFor(f)].Compressed; n != 8 {
 		t.Errorf("%d compressed", n)
+	}
+}
+
+// taken is a Stamper that notes what it is told.
+type taken struct {
+	name  string
+	ticks uint64
+	calls int
+	order *[]string
+}
+
+func (s *taken) Stamp(ticks uint64) {
+	s.ticks, s.calls, *s.order = ticks, s.calls+1, append(*s.order, s.name)
+}
+
+// TestTxStamps: each packet that asks for it has the NIC's stamp of when it was sent, once and in
+// order, among others, in a shared doorbell, segmented and over the end of the ring; one that is
+// lost in a reset has 0.
+func TestTxStamps(t *testing.T) {
+	for name, has := range map[string]simnic.TimestampCap{"free-running": simnic.StampsFreeRunning,
+		"real time": simnic.StampsRealTime, "both": simnic.StampsBoth} {
+		t.Run(name, func(t *testing.T) { testTxStamps(t, has) })
+	}
+}
+
+func testTxStamps(t *testing.T, has simnic.TimestampCap) {
+	now := time.Unix(1700000000, 0)
+	caps := simnic.DefaultCaps()
+	caps.Timestamps = has
+	s := newSim(t, simnic.Config{Caps: caps, Clock: clocktest.Showing(func() time.Time {
+		return now
+	})}, kernel.Config{})
+	d := s.open(t, dv.Config{NIC: dv.NIC{Rings: dv.Rings{TxQueueSize: 64}}})
+	q := d.Tx(0)
+	clock, ok := q.Clock()
+	if !ok {
+		t.Fatal("no clock")
+	}
+	f := flows(1)["UDP over IPv4"]
+	plain := dv.TxPacket{Bufs: [][]byte{packet(f.Src, f.Dst, f.Proto, 40)}}
+	cut := dv.TxPacket{Bufs: [][]byte{packet(f.Src, f.Dst, f.Proto, 2500)}, HdrLen: 42, MSS: 1000,
+		UDP: true}
+	for round := range 30 { // several times around the ring
+		now = now.Add(1500 * time.Microsecond)
+		var order []string
+		first, second, third := taken{name: "1", order: &order}, taken{name: "2", order: &order},
+			taken{name: "3", order: &order}
+		for _, p := range []struct {
+			packet dv.TxPacket
+			stamp  *taken
+		}{{plain, nil}, {plain, &first}, {plain, nil}, {cut, &second}, {plain, &third},
+			{plain, nil}} {
+			if p.stamp != nil {
+				p.packet.Flags, p.packet.Stamper = dv.TxStamp, p.stamp
+			}
+			if err := q.Post(&p.packet); err != nil {
+				t.Fatal(err)
+			}
+			if p.stamp != nil && p.packet.Flags != dv.TxStamp {
+				t.Errorf("flags are %#x afterwards", p.packet.Flags)
+			}
+		}
+		if len(order) != 0 {
+			t.Fatalf("%q are stamped before the doorbell", order)
+		}
+		q.Flush()
+		if n := q.Reclaim(); n != 6 {
+			t.Fatalf("%d of 6 packets sent", n)
+		}
+		if !slices.Equal(order, []string{"1", "2", "3"}) {
+			t.Fatalf("stamped %q", order)
+		}
+		if round == 0 && has != simnic.StampsRealTime {
+			clock.Set(first.ticks, now)
+		}
+		for _, s := range []*taken{&first, &second, &third} {
+			if at := clock.Time(s.ticks); at.Sub(now).Abs() > time.Microsecond {
+				t.Errorf("round %d: %s is stamped %v, was sent %v", round, s.name, at, now)
+			}
+		}
+		if n := len(s.wire.drain()); n != 8 {
+			t.Errorf("%d frames on the wire", n)
+		}
 	}
 }
 

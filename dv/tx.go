@@ -62,9 +62,10 @@ type TxQueue struct {
 	stage          staging
 	marks          []mark // by block: what a completion there frees
 	inFlightFrames inFlightRing[Frame]
-	lent           sendMemory           // of WithSendMemory
-	held           inFlightRing[Holder] // of packets in it; made with the first
-	done           uint64               // packets completed, in counts of count.packets
+	lent           sendMemory            // of WithSendMemory
+	held           inFlightRing[Holder]  // of packets in it; made with the first
+	stamped        inFlightRing[Stamper] // of packets with TxStamp; made with the first
+	done           uint64                // packets completed, in counts of count.packets
 	recovery       recovery
 	stall          txStall
 	slowest        time.Duration             // of a full ring at the queue's rate; 0: no rate
@@ -152,6 +153,14 @@ func (q *TxQueue) TryLock() bool { return q.mu.TryLock() }
 // Free returns the number of free 64-byte blocks of the ring. A packet takes up to
 // MaxBlocks, mostly one or two.
 func (q *TxQueue) Free() int { return int(q.room()) }
+
+// Clock returns what [Device.Clock] returns, for the time stamps of packets with TxStamp.
+func (q *TxQueue) Clock() (c Clock, ok bool) {
+	if q.clock == nil {
+		return c, false
+	}
+	return q.clock()
+}
 
 // Size returns how many blocks the ring has, see Free.
 func (q *TxQueue) Size() int { return int(q.size) }

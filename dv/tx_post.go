@@ -16,8 +16,8 @@ import (
 // One of datagrams takes two descriptors if the last of them is shorter than the others.
 func (q *TxQueue) Post(p *TxPacket) error {
 	p.Held = false
-	if len(p.Bufs) == 1 && len(p.Bufs[0]) <= q.limits.small && p.MSS|int(p.Flags&TxVLAN) == 0 &&
-		q.postSmall(p.Bufs[0], p.Flags) {
+	if len(p.Bufs) == 1 && len(p.Bufs[0]) <= q.limits.small &&
+		p.MSS|int(p.Flags&(TxVLAN|TxStamp)) == 0 && q.postSmall(p.Bufs[0], p.Flags) {
 		return nil
 	}
 	n := 0
@@ -28,7 +28,10 @@ func (q *TxQueue) Post(p *TxPacket) error {
 		return q.ended()
 	}
 	flags, tag := p.Flags, 0
-	if flags&TxVLAN != 0 {
+	if flags&(TxVLAN|TxStamp) != 0 {
+		if flags&TxStamp != 0 {
+			return q.postStamped(p)
+		}
 		tag = vlanTag
 	}
 	if p.MSS > 0 {
@@ -41,6 +44,26 @@ func (q *TxQueue) Post(p *TxPacket) error {
 		flags |= TxL3Csum | TxL4Csum
 	}
 	return q.postPlain(p, n, tag, flags)
+}
+
+// postStamped posts a packet in descriptors of its own, of which the last asks for a completion:
+// its time stamp is the packet's, as of linux drivers/net/ethernet/mellanox/mlx5/core/en_tx.c
+// mlx5e_consume_skb.
+func (q *TxQueue) postStamped(p *TxPacket) error {
+	q.closeMPW()
+	p.Flags &^= TxStamp
+	err := q.Post(p)
+	p.Flags |= TxStamp
+	if err != nil {
+		return err
+	}
+	q.closeMPW()
+	q.askForCompletion()
+	if q.stamped.ring == nil {
+		q.stamped.ring = make([]inFlight[Stamper], q.size) // a WQE has one
+	}
+	q.stamped.push(q.pc, p.Stamper)
+	return nil
 }
 
 // postPlain posts a frame of n bytes (and a tag of tag bytes) to be sent as it is.
@@ -176,7 +199,8 @@ func (q *TxQueue) countRefused(err error) error {
 // PostFrame sends n bytes at offset off of frame f without copying. On success the frame is the
 // queue's, and goes back to the pool when sent; on failure it stays the caller's. Received frames
 // of the device may be sent on this way: set the Packet's Frame to NoFrame then. n may be
-// Packet.Size of a frame in several buffers. Tagging is not to be had.
+// Packet.Size of a frame in several buffers. Neither tagging nor time
+// stamps are to be had.
 func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 	if q.signals.isStopped() {
 		return q.ended()
@@ -237,8 +261,8 @@ func (q *TxQueue) checkFrame(f Frame, off, n int, flags TxFlags) error {
 		return fmt.Errorf(
 			"send %d bytes at offset %d of a frame of %d, the port takes %d to %d: %w",
 			n, off, q.pool.size, ethHeader, q.longestFrame(), ErrFrameSize)
-	case flags&TxVLAN != 0:
-		return fmt.Errorf("insert a VLAN tag without copying: %w", ErrNotSupported)
+	case flags&(TxVLAN|TxStamp) != 0:
+		return fmt.Errorf("insert a VLAN tag, or stamp, without copying: %w", ErrNotSupported)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (q *TxQueue) Reap() int {
 	if n == 0 {
 		return 0
 	}
-	before := q.done
+	before, stamping := q.done, !q.stamped.isEmpty()
 	for range n {
 		cqe := q.cq.entryAtCI()
 		tail := cqe.Tail()
@@ -37,6 +37,9 @@ func (q *TxQueue) Reap() int {
 			}
 			q.handleErrorCQE(cqe)
 			return int(done)
+		}
+		if stamping {
+			q.giveStamps(q.cc, cqe.Timestamp())
 		}
 		q.cq.ci++
 	}
@@ -138,6 +141,7 @@ func (q *TxQueue) replaceQueue() {
 	}
 	q.releaseFrames(q.pc)
 	q.releaseAllHeld()
+	q.giveStamps(q.pc, 0)
 	q.done = q.count.packets.n
 	q.rewindRing()
 	if err := q.start(); err != nil {
@@ -194,6 +198,15 @@ func (q *TxQueue) releaseHeld(cc uint32) {
 		*p = nil
 		h.DecRef()
 		q.count.released.n++
+	}
+}
+
+// giveStamps tells those whose WQE ends at or before block count cc that it was sent at ticks.
+func (q *TxQueue) giveStamps(cc uint32, ticks uint64) {
+	for p := q.stamped.next(cc); p != nil; p = q.stamped.next(cc) {
+		s := *p
+		*p = nil
+		s.Stamp(ticks)
 	}
 }
 

@@ -274,3 +274,53 @@ func FuzzTxCompletions(f *testing.F) {
 		}
 	})
 }
+
+// stampNoter is a Stamper that notes what it is told.
+type stampNoter []uint64
+
+func (s *stampNoter) Stamp(ticks uint64) { *s = append(*s, ticks) }
+
+// TestTxStampsLost: a packet that is lost with its queue has no stamp, and those that ask later
+// have theirs. Neither asking nor stamping allocates.
+func TestTxStampsLost(t *testing.T) {
+	r := newTxRig(t, 64, 128<<10, defaultLimits)
+	got := make(stampNoter, 0, 1000)
+	p := TxPacket{Bufs: [][]byte{make([]byte, 60)}, Flags: TxStamp, Stamper: &got}
+	r.post(t, &p)
+	r.post(t, &p)
+	r.nic.put(failed(0xd0, 0x04, 0))
+	if r.q.Reclaim(); r.starts != 1 || len(got) != 2 || got[0] != 0 || got[1] != 0 {
+		t.Fatalf("%d starts, stamps %d", r.starts, got)
+	}
+	got = got[:0]
+	r.q.Post(&p) // which has a completion of its own, though others are behind it
+	r.q.Post(&p)
+	r.q.Flush()
+	for i := range 2 {
+		cqe := sent(uint16(2 * i))
+		cqe[0x37] = byte(7 + i)
+		r.nic.put(cqe)
+		if r.q.Reclaim(); r.starts != 1 || len(got) != i+1 || got[i] != uint64(7+i) {
+			t.Fatalf("%d starts, stamps %d", r.starts, got)
+		}
+	}
+	got = got[:0]
+	at := uint16(4)
+	if n := testing.AllocsPerRun(20, func() {
+		r.q.Post(&p)
+		r.q.Flush()
+		cqe := sent(at)
+		cqe[0x37] = byte(at)
+		r.nic.put(cqe)
+		r.q.Reclaim()
+		at += 2
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if len(got) != 21 || got[0] != 4 || got[20] != 44 {
+		t.Errorf("stamps %d", got)
+	}
+	if err := r.q.PostFrame(0, 0, 60, TxStamp); !errors.Is(err, ErrNotSupported) {
+		t.Errorf("a frame of the pool: %v", err)
+	}
+}
