@@ -92,7 +92,8 @@
 //	tcpMemory.mu
 //	timeWaits.mu  netstack's callbacks take it, and then that of TCP's options
 //	orphans.mu, slowStarts.mu, openConns.mu, dhcp.linkUpWaiters.mu, icmpErrors.mu, pathMTUs.mu
-//	routeCache.mu, replySources.mu, udpPortTable.mu, udpRxQueue.mu, deadline.mu, kernelQueue.mu
+//	routeCache.mu, replySources.mu, udpPortTable.mu, udpRxQueue.mu, sentStamps.mu, deadline.mu
+//	kernelQueue.mu
 //	handover.Inherited.mu, handover.heldFrames.mu, hostmode.ways.mu
 //	backing.Socket.mu
 //	backing.Filters.mu, backing.pacer.mu

@@ -323,6 +323,19 @@ func (d *ioSide) setDeadline(c clock.Clock, t time.Time) {
 	dl.set(t)
 }
 
+// copyDeadline gives d's deadline to another side, which is new.
+func (d *ioSide) copyDeadline(c clock.Clock, to *ioSide) {
+	to.expired.Store(d.expired.Load())
+	dl := d.deadline.Load()
+	if dl == nil {
+		return
+	}
+	dl.mu.Lock()
+	at := dl.at
+	dl.mu.Unlock()
+	to.setDeadline(c, at)
+}
+
 func (dl *deadline) set(t time.Time) {
 	dl.mu.Lock()
 	defer dl.mu.Unlock()

@@ -77,6 +77,7 @@ type Stats struct {
 	UDPUnknownPort      uint64
 	UDPReceiveBufferErr uint64 // datagrams dropped because nobody read them in time
 	UDPChecksumErrors   uint64
+	UDPStampsLost       uint64 // transmit time stamps that nobody read in time
 }
 
 // Stats returns the present values.
@@ -128,6 +129,7 @@ func (s *Stack) Stats() Stats {
 		UDPUnknownPort:      c.UDP.UnknownPortErrors.Value(),
 		UDPReceiveBufferErr: c.UDP.ReceiveBufferErrors.Value(),
 		UDPChecksumErrors:   c.UDP.ChecksumErrors.Value(),
+		UDPStampsLost:       s.udp.stampsLost.Load(),
 	}
 }
 

@@ -91,6 +91,8 @@ type UDPConn struct {
 	ttl     atomic.Uint32 // of what is sent to hosts; 0: the default
 
 	discovery atomic.Uint32 // a PathMTUDiscovery
+
+	sentStamps atomic.Pointer[sentStamps] // nil: none were asked for
 }
 
 var (
@@ -291,6 +293,9 @@ func (c *UDPConn) Close() error {
 	}
 	c.rd.stop()
 	c.wr.stop()
+	if q := c.sentStamps.Load(); q != nil {
+		q.rd.stop()
+	}
 	c.stack.host.unbind(c.binding)
 	if !c.shared() {
 		c.stack.udp.ports.remove(&c.rxq)
@@ -305,11 +310,24 @@ func (c *UDPConn) Close() error {
 }
 
 // SetDeadline sets both deadlines, see net.Conn.
-func (c *UDPConn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.rd, &c.wr) }
+func (c *UDPConn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
 
 // SetReadDeadline makes reads fail with os.ErrDeadlineExceeded from t on; the zero time means
 // never.
-func (c *UDPConn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.rd) }
+func (c *UDPConn) SetReadDeadline(t time.Time) error {
+	if err := c.setDeadline(t, &c.rd); err != nil {
+		return err
+	}
+	if q := c.sentStamps.Load(); q != nil {
+		return c.setDeadline(t, &q.rd)
+	}
+	return nil
+}
 
 // SetWriteDeadline makes writes fail with os.ErrDeadlineExceeded from t on; the zero time means
 // never.
@@ -617,7 +635,7 @@ func (c *UDPConn) addDirect(s *batchScratch, i int, m *Message, now moment) bool
 		return false
 	}
 	o, from, err := c.messageOptions(m.OOB, to)
-	if err != nil || o.segment != 0 && len(b) > o.segment*maxSegments {
+	if err != nil || o.stamps != 0 || o.segment != 0 && len(b) > o.segment*maxSegments {
 		return false
 	}
 	p := c.routes.routes[routeKey{from, to.Addr}]
@@ -915,11 +933,14 @@ type sendOptions struct {
 	marked  bool          // a control message has set class or ttl
 	segment int           // bytes of payload of each datagram; 0: one datagram
 	oob     []byte        // the control messages
+
+	stamps TimestampFlags // of timestampsTx: which are wanted
 }
 
 // ownOptions returns what the socket's options say.
 func (c *UDPConn) ownOptions() sendOptions {
-	o := sendOptions{class: uint8(c.class.Load()), ttl: -1, segment: int(c.segment.Load())}
+	o := sendOptions{class: uint8(c.class.Load()), ttl: -1, segment: int(c.segment.Load()),
+		stamps: c.wantedStamps()}
 	if ttl := c.ttl.Load(); ttl != 0 {
 		o.ttl = int16(ttl)
 	}
@@ -961,6 +982,8 @@ func (c *UDPConn) optionsOf(oob []byte, to tcpip.Address) (sendOptions, syscall.
 		}
 		var e syscall.Errno
 		switch {
+		case m.level == levelSocket && m.kind == typeTimestamping:
+			e = o.applyTimestamping(&m)
 		case m.level == levelSocket:
 			if m.kind != typeRights && m.kind != typeCredentials {
 				e = syscall.EINVAL
@@ -1108,7 +1131,8 @@ func (o *sendOptions) forKernel(v6 bool) []byte {
 		if !ok {
 			return kept
 		}
-		if !m.isPacketInfo() && m.level != levelUDP {
+		if !m.isPacketInfo() && m.level != levelUDP &&
+			!(m.level == levelSocket && m.kind == typeTimestamping) {
 			kept = append(kept, rest[:len(rest)-len(next)]...)
 		}
 		rest = next
@@ -1157,12 +1181,13 @@ func (c *UDPConn) sendSegments(p *path, b []byte, port uint16, o *sendOptions) t
 	}
 	for {
 		n := 0
-		if len(b) > o.segment {
+		if len(b) > o.segment && o.stamps == 0 {
 			n = c.writeSegments(p, b, port, o)
 		}
 		if n == 0 {
 			n = min(len(b), o.segment)
 			err := c.transmit(p, b[:n], port, o)
+			o.stamps = 0 // of the first only, as of linux net/ipv4/udp_offload.c
 			if _, lost := err.(*tcpip.ErrNoBufferSpace); err != nil && !lost {
 				return err
 			}

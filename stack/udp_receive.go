@@ -901,7 +901,8 @@ func (s *packetShard) sendReplies() {
 	c, n := s.server.conn, 0
 	o, now, epoch := c.ownOptions(), c.stack.moment(), c.stack.epoch.Load()
 	direct := c.stack.datagrams != nil && c.stack.host == nil && o.segment == 0 &&
-		c.raddr == nil && c.check(&c.wr) == nil && c.stack.outage.refuse("sendto") == nil
+		o.stamps == 0 && c.raddr == nil && c.check(&c.wr) == nil &&
+		c.stack.outage.refuse("sendto") == nil
 	for i := range s.packets[:s.n] {
 		m, b := &s.metas[i], s.packets[i].Reply
 		if len(b) == 0 {
@@ -1000,6 +1001,8 @@ func (s *packetShard) writeReplies(n int) {
 type udpSockets struct {
 	ports udpPortTable // the link finds sinks in it
 	stats tcpip.UDPStats
+
+	stampsLost atomic.Uint64 // of datagrams sent, for want of room in the error queue
 }
 
 // udpPortTable has all sockets to which the link can deliver directly, by version of IP and port.

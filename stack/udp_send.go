@@ -70,7 +70,8 @@ func (addrPort) Network() string { return "udp" }
 // WriteMsgUDP is WriteTo, or Write if addr is nil. oob may have control messages of Linux's form:
 // IP_PKTINFO and IPV6_PKTINFO name the source address; IP_TOS, IPV6_TCLASS, IP_TTL and
 // IPV6_HOPLIMIT mark this datagram; IPV6_DONTFRAG refuses to fragment it; UDP_SEGMENT sends b as
-// datagrams of that many bytes, see [UDPConn.SetSegmentSize]. Others, and wrong ones, are EINVAL.
+// datagrams of that many bytes, see [UDPConn.SetSegmentSize]; SO_TIMESTAMPING asks for its stamps,
+// see [UDPConn.SetTransmitTimestamps]. Others, and wrong ones, are EINVAL.
 func (c *UDPConn) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
 	to := c.remote
 	if addr != nil || c.raddr == nil {
@@ -232,7 +233,8 @@ func (c *UDPConn) dispatch(b []byte, to tcpip.FullAddress, from tcpip.Address, c
 	if !cacheable(to.Addr) && o.segment != 0 && len(b) > o.segment {
 		return c.dispatchEach(b, to, from, call, o)
 	}
-	switch named := o.marked || from != c.local.Addr && (from.Len() != 0 || c.toAll); {
+	switch named := o.marked || o.stamps != 0 ||
+		from != c.local.Addr && (from.Len() != 0 || c.toAll); {
 	case cacheable(to.Addr):
 	case c.mustFit(o) && c.exceedsLink(b, to):
 		return os.NewSyscallError(call, syscall.EMSGSIZE)
@@ -267,6 +269,7 @@ func (c *UDPConn) dispatchEach(b []byte, to tcpip.FullAddress, from tcpip.Addres
 		if err := c.dispatch(part, to, from, call, o); err != nil {
 			return err
 		}
+		o.stamps = 0 // of the first only, as of linux net/ipv4/udp_offload.c
 	}
 	return nil
 }
@@ -306,7 +309,7 @@ func (s *Stack) isGroup(a tcpip.Address) bool {
 
 // transmit sends a datagram on a path: directly if the path has a template, else through netstack.
 func (c *UDPConn) transmit(p *path, b []byte, port uint16, o *sendOptions) tcpip.Error {
-	if c.stack.datagrams == nil {
+	if c.stack.datagrams == nil || o.stamps != 0 {
 		return c.write(p.route, b, port, o)
 	}
 	if err, sent := c.sendDirect(p, b, port, o); sent {
@@ -327,6 +330,9 @@ func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16, o *sendOptions) 
 		return &tcpip.ErrMessageTooLong{}
 	case path.path != nil:
 		err := c.writeFragments(r, b, port, path, o)
+		if o.stamps != 0 && err == nil {
+			c.wishStamps(o).Posted(nil, false)
+		}
 		c.countSent(err)
 		return err
 	}
@@ -347,12 +353,18 @@ func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16, o *sendOptions) 
 		}
 		h.SetChecksum(sum)
 	}
-	err := r.WritePacket(gstack.NetworkHeaderParams{
+	params := gstack.NetworkHeaderParams{
 		Protocol: udp.ProtocolNumber,
 		TTL:      c.ttlOn(r, o),
 		TOS:      o.class,
 		DF:       fits && !c.mayBeFragmented(r, path), // netstack fragments what does not fit
-	}, pkt)
+	}
+	var err tcpip.Error
+	if o.stamps != 0 {
+		err = c.writeStamped(r, params, fits, pkt, o)
+	} else {
+		err = r.WritePacket(params, pkt)
+	}
 	c.countSent(err)
 	return err
 }

@@ -61,7 +61,7 @@ func (w *worker) capture(taps []*capture.Tap, frames []dv.Packet) {
 		p := &frames[i]
 		one[0], f.Tag, f.Tagged = p.Data, p.VLAN, p.Flags&dv.RxVLAN != 0
 		if timed {
-			f.NICTime = w.nicTime.of(p)
+			f.NICTime = w.nicTime.of(p.Timestamp)
 		}
 		w.captured.Add(&f)
 	}
@@ -81,13 +81,17 @@ const nicTimeSet, nicTimeDrift = time.Second, 100 * time.Microsecond
 // follow compares the clock with the system's, by the newest frame.
 func (n *nicTime) follow(w *worker, frames []dv.Packet) {
 	newest := frames[len(frames)-1].Timestamp
-	if w.device == nil || newest == 0 {
-		return
+	if w.device != nil && newest != 0 {
+		n.compare(w.device.Clock, newest, w.e.opts.Clock.Now())
 	}
-	now := w.e.opts.Clock.Now()
+}
+
+// compare compares the clock, which get returns, with the system's, by a time stamp that was there
+// at now.
+func (n *nicTime) compare(get func() (dv.Clock, bool), newest uint64, now time.Time) {
 	if n.known {
 		n.adjust(newest, now)
-	} else if n.clock, n.known = w.device.Clock(); n.known {
+	} else if n.clock, n.known = get(); n.known {
 		n.clock.Set(newest, now)
 		n.set = now
 	}
@@ -110,12 +114,12 @@ func (n *nicTime) adjust(newest uint64, now time.Time) {
 	}
 }
 
-// of says when the NIC received the frame; zero: it did not say.
-func (n *nicTime) of(p *dv.Packet) time.Time {
-	if !n.known || p.Timestamp == 0 {
+// of says when the NIC took a time stamp; zero: it did not say.
+func (n *nicTime) of(ticks uint64) time.Time {
+	if !n.known || ticks == 0 {
 		return time.Time{}
 	}
-	return n.clock.Time(p.Timestamp)
+	return n.clock.Time(ticks)
 }
 
 // capture records s.packet: as sent, or with the reason why it is not. The queue's lock is held

@@ -343,7 +343,7 @@ func (w *worker) stampOf(p *dv.Packet) time.Time {
 		w.nicTime.follow(w, w.merge.batch)
 		w.timed = true
 	}
-	return w.nicTime.of(p)
+	return w.nicTime.of(p.Timestamp)
 }
 
 // flushSinks ends a batch for the sinks that have taken datagrams of it.

@@ -66,8 +66,9 @@ type sender struct {
 	captured    capture.Batch
 	backlog     backlog // but for its atomic fields
 	completions completionTimer
-	progress    uint64 // how often there were completions
-	still       bool   // none came while a packet waited for as long as it may
+	progress    uint64      // how often there were completions
+	still       bool        // none came while a packet waited for as long as it may
+	stamps      *sendStamps // of q, or of a queue before it; nil: nobody has asked
 
 	// Written with the lock of q held, read by anybody.
 	count txCounters
@@ -134,7 +135,7 @@ func (s *sender) swap(q txQueue, kind BackendKind) {
 	q.Lock()
 	old := s.q
 	s.use(q)
-	s.kind, s.still = kind, false
+	s.kind, s.still, s.stamps = kind, false, nil
 	old.Unlock()
 	s.drain()
 	s.flush()
@@ -232,6 +233,9 @@ func SendMemoryUsed() SendMemoryStats { return chunkmem.Used() }
 // flush rings the doorbell for what was posted and arms the timer. The queue's lock is held.
 func (s *sender) flush() {
 	s.ring()
+	if s.stamps != nil && s.stamps.fresh {
+		s.lookForStamps()
+	}
 	s.armCheck()
 }
 
@@ -253,6 +257,9 @@ func (s *sender) armCheck() {
 	if q, ok := s.q.(*txSocket); ok && q.Waiting() > 0 {
 		interval = roomInterval
 	}
+	if s.stamps != nil && s.stamps.waiting > 0 {
+		interval = min(interval, s.stamps.pause)
+	}
 	c := &s.completions
 	if (c.armed == 0 || interval < c.armed) && !s.backlog.closed {
 		c.armed = interval
@@ -269,6 +276,9 @@ func (s *sender) check() {
 		return
 	}
 	outstanding := s.q.Check()
+	if s.stamps != nil {
+		s.stamps.pause = min(2*s.stamps.pause, completionInterval)
+	}
 	outstanding = s.drain() || outstanding
 	s.ring()
 	if outstanding || !s.backlog.empty() {

@@ -288,6 +288,9 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 	}
 	s.describe(pkt)
 	s.packet.Holder, s.packet.Held = pkt, false
+	if pkt.Owner != nil {
+		s.askStamp(pkt.Owner)
+	}
 	err := s.q.Post(&s.packet)
 	s.packet.Holder = nil
 	if s.packet.Held {
@@ -295,6 +298,9 @@ func (s *sender) post(pkt *gstack.PacketBuffer, k kind) error {
 	}
 	if taps := s.taps.Load(); taps != nil && err == nil {
 		s.capturePosted(*taps)
+	}
+	if pkt.Owner != nil {
+		s.tellPosted(pkt.Owner, err)
 	}
 	clear(s.packet.Bufs) // the views are the caller's
 	if err != nil {

@@ -63,6 +63,8 @@ func (p *page) writeNetwork(st *stack.Stack) {
 	count("udp_sent_datagrams_total", "UDP datagrams sent.", s.UDPSent)
 	count("udp_receive_overflows_total", "UDP datagrams dropped as nobody read them in time.",
 		s.UDPReceiveBufferErr)
+	count("udp_stamps_lost_total", "Transmit time stamps dropped as nobody read them in time.",
+		s.UDPStampsLost)
 	count("udp_unknown_port_total", "UDP datagrams to ports without a socket.", s.UDPUnknownPort)
 	p.family(counter, "checksum_errors_total", "Received packets with a wrong checksum.",
 		of(s.TCPChecksumErrors, "protocol", "tcp"), of(s.UDPChecksumErrors, "protocol", "udp"))

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -107,6 +108,105 @@ var controlOnWire = []wireBehaviour{
 	}},
 }
 
+// stampsOnWire has those of the error queue, which programs by rdma-netstack build do not get.
+var stampsOnWire = []wireBehaviour{
+	{"time stamps of sends", func(w *wired) {
+		w.eachUDP(func(kind string, c udpConn, peer netip.Addr) {
+			own := intControl(unix.SOL_SOCKET, unix.SO_TIMESTAMPING,
+				unix.SOF_TIMESTAMPING_TX_SOFTWARE)
+			for _, flags := range []int{1 << 31, 0, unix.SOF_TIMESTAMPING_TX_SOFTWARE,
+				unix.SOF_TIMESTAMPING_SOFTWARE, softwareStamps,
+				softwareStamps | unix.SOF_TIMESTAMPING_RAW_HARDWARE,
+				softwareStamps | unix.SOF_TIMESTAMPING_OPT_ID,
+				softwareStamps | unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY,
+				softwareStamps | unix.SOF_TIMESTAMPING_OPT_ID,
+				softwareStamps | 1<<14, // OPT_TX_SWHW
+				unix.SOF_TIMESTAMPING_RAW_HARDWARE | unix.SOF_TIMESTAMPING_OPT_ID} {
+				name := fmt.Sprintf("%s %#x", kind, flags)
+				w.Text(name, errno(setUDPOption(c, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, flags)))
+				if flags == 1<<31 {
+					continue
+				}
+				if flags&unix.SOF_TIMESTAMPING_TX_SOFTWARE != 0 {
+					for i := range 3 {
+						w.Text(name, w.sendWith(c, nil, peer, 100+i)+" "+w.stampOf(c, 300, 200))
+					}
+				}
+				w.Text(name+" by message", w.sendWith(c, own, peer, 8)+" "+
+					w.stampOf(c, 300, 200))
+				for _, room := range []int{0, 1, 16, 40, 64, 70, 80, 96, 111, 112, 124, 128} {
+					w.Text(fmt.Sprint(name, " in ", room), w.sendWith(c, own, peer, 8)+" "+
+						w.stampOf(c, room/9, room)) // no flow label
+				}
+			}
+		})
+	}},
+}
+
+// softwareStamps asks for stamps that both hosts have, and for what is reported of them.
+const softwareStamps = unix.SOF_TIMESTAMPING_TX_SOFTWARE | unix.SOF_TIMESTAMPING_SOFTWARE
+
+// stampOf describes what the error queue has: the bytes of the datagram without MAC addresses,
+// identification and checksums, and control messages without the time.
+func (w *wired) stampOf(c udpConn, size, room int) string {
+	w.Helper()
+	b, oob := make([]byte, size), make([]byte, room)
+	n, oobn, flags, err := readErrorQueue(c, b, oob)
+	if err != nil {
+		return errno(err)
+	}
+	now := uint64(time.Now().Unix())
+	for at := unix.CmsgLen(0); at+8 <= oobn && at < unix.CmsgLen(48); at += 16 {
+		if s := binary.NativeEndian.Uint64(oob[at:]); s != 0 && now-s < 100 {
+			clear(oob[at:min(at+16, len(oob))])
+			oob[at] = 't'
+		}
+	}
+	clear(b[:min(n, 12)])
+	if n > 14 {
+		ip := b[14:]
+		if ip[0]>>4 == 4 && len(ip) > 28 {
+			clear(ip[4:6])
+			clear(ip[10:12])
+			clear(ip[20:22]) // the port that was free
+			clear(ip[22:24])
+			clear(ip[26:28])
+		} else if len(ip) > 48 {
+			clear(ip[1:4]) // the label
+			clear(ip[40:44])
+			clear(ip[46:48])
+		}
+	}
+	return fmt.Sprintf("%d %x %d %x %#x", n, b[:n], oobn, oob[:oobn], flags)
+}
+
+// readErrorQueue is recvmsg with MSG_ERRQUEUE, once there is something.
+func readErrorQueue(c udpConn, b, oob []byte) (n, oobn, flags int, err error) {
+	if c, ok := c.(*stack.UDPConn); ok {
+		return c.ReadErrorQueue(b, oob)
+	}
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	broken := raw.Control(func(fd uintptr) {
+		for {
+			n, oobn, flags, _, err = unix.Recvmsg(int(fd), b, oob, unix.MSG_ERRQUEUE)
+			if err != unix.EAGAIN {
+				return
+			}
+			p := []unix.PollFd{{Fd: int32(fd)}} // POLLERR needs no asking
+			if ready, _ := unix.Poll(p, int(time.Minute.Milliseconds())); ready == 0 {
+				return
+			}
+		}
+	})
+	if broken != nil {
+		return 0, 0, 0, broken
+	}
+	return n, oobn, flags, err
+}
+
 // sockOption names a socket option.
 type sockOption struct{ level, name int }
 
@@ -126,6 +226,9 @@ func setUDPOption(c udpConn, level, name, v int) (err error) {
 	if c, ok := c.(*stack.UDPConn); ok {
 		if level == unix.SOL_UDP && name == unix.UDP_SEGMENT {
 			return c.SetSegmentSize(v)
+		}
+		if level == unix.SOL_SOCKET && name == unix.SO_TIMESTAMPING {
+			return c.SetTransmitTimestamps(stack.TimestampFlags(v))
 		}
 		return c.SetReceive(receives[sockOption{level, name}], v != 0)
 	}
@@ -249,6 +352,13 @@ func (w *wired) sentControl() (all []controlBytes) {
 		{unix.SOL_UDP, 99}, {unix.SOL_SOCKET, 99}, {unix.SOL_SOCKET, unix.SCM_RIGHTS},
 		{unix.SOL_SOCKET, unix.SCM_CREDENTIALS}, {unix.IPPROTO_TCP, 1}, {99, 99}, {-1, -1}} {
 		add(fmt.Sprint("unknown ", o), intControl(o.level, o.name, 0))
+	}
+	for _, v := range []int{0, 1, 2, 3, 4, 0x10, 0x40, 0x80, 1 << 31} {
+		add(fmt.Sprint("SO_TIMESTAMPING ", v), intControl(unix.SOL_SOCKET, unix.SO_TIMESTAMPING, v))
+	}
+	for _, n := range []int{0, 3, 5, 8} {
+		add(fmt.Sprint("SO_TIMESTAMPING of ", n, " bytes"), control(unix.SOL_SOCKET,
+			unix.SO_TIMESTAMPING, make([]byte, n)))
 	}
 	for _, n := range []int{0, 1, 3, 4} {
 		add(fmt.Sprint("UDP_SEGMENT of ", n, " bytes"), control(unix.SOL_UDP, unix.UDP_SEGMENT,
