@@ -1,6 +1,7 @@
 // Command ntp answers NTP clients (RFC 5905, mode 3) on a slice of an RDMA port. The receive
 // timestamp of an answer is the NIC's, where the device stamps completions, so that what a query
-// waited in rings and queues is not in the client's offset; the transmit timestamp is the system's.
+// waited in rings and queues is not in the client's offset; the transmit timestamp is the system's,
+// or, for clients in interleaved mode (RFC 9769), the NIC's of the answer before.
 // The system's clock has to be right: by PTP, or by chrony with a receiver.
 //
 //	sudo $(which go) run ./examples/ntp -device sim
@@ -10,6 +11,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,6 +22,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -74,6 +77,13 @@ func serve(ctx context.Context, st *stack.Stack, r *responder) error {
 	}
 	stop := context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
+	if err := c.SetTransmitTimestamps(stack.TimestampTxHardware | stack.TimestampTxSoftware |
+		stack.TimestampRawHardware | stack.TimestampSoftware); err != nil {
+		return errors.Join(err, c.Close())
+	}
+	var noting sync.WaitGroup
+	noting.Go(func() { r.sent.noteAll(c) })
+	defer noting.Wait()
 	err = c.ServePackets(r.answerAll)
 	if ctx.Err() != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil
@@ -81,11 +91,65 @@ func serve(ctx context.Context, st *stack.Stack, r *responder) error {
 	return errors.Join(err, c.Close())
 }
 
-// responder makes answers. It does not change, so that all queues may use it.
+// responder makes answers. All queues use it; what changes has a lock.
 type responder struct {
 	stratum byte
 	source  string
 	now     func() time.Time
+	sent    history
+}
+
+// remembered is how many answers a history knows.
+const remembered = 1 << 16
+
+// history knows when answers left, by their receive timestamps.
+type history struct {
+	mu    sync.Mutex
+	left  map[[8]byte]time.Time // nil: none yet
+	order [remembered][8]byte   // their keys, in a ring
+	next  int                   // of order
+}
+
+// noteAll notes when the answers left that c sends, until it is closed or its read deadline.
+func (h *history) noteAll(c *stack.UDPConn) {
+	// Of a read of the error queue the first control message is SCM_TIMESTAMPING: a header, and the
+	// stamps of the system and, behind an unused one, the NIC, each of seconds and nanoseconds.
+	const system, nic = 16, 16 + 32
+	b, oob := make([]byte, 2048), make([]byte, 256)
+	for {
+		n, _, _, err := c.ReadErrorQueue(b, oob)
+		if err != nil {
+			return
+		}
+		at := system
+		if binary.NativeEndian.Uint64(oob[nic:]) != 0 {
+			at = nic
+		}
+		if n >= length {
+			h.note([8]byte(b[n-length+atReceive:]),
+				time.Unix(int64(binary.NativeEndian.Uint64(oob[at:])),
+					int64(binary.NativeEndian.Uint64(oob[at+8:]))))
+		}
+	}
+}
+
+func (h *history) note(received [8]byte, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.left == nil {
+		h.left = make(map[[8]byte]time.Time)
+	}
+	delete(h.left, h.order[h.next])
+	h.left[received], h.order[h.next] = at, received
+	h.next = (h.next + 1) % remembered
+}
+
+// find returns when the answer left that had this receive timestamp.
+func (h *history) find(received [8]byte) (at time.Time, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, ok = h.left[received]
+	return at, ok
 }
 
 // answerAll implements packets.Handler.
@@ -129,6 +193,14 @@ func (r *responder) answer(query []byte, came time.Time, out []byte) []byte {
 	now := r.now()
 	putTime(a[atReference:], now.Add(-sinceReference).Truncate(sinceReference))
 	putTime(a[atTransmit:], now)
+	// RFC 9769 section 2: a client in interleaved mode names the answer before by its receive
+	// timestamp, and wants to know when that left
+	if !bytes.Equal(query[atReceive:atTransmit], query[atTransmit:length]) {
+		if left, ok := r.sent.find([8]byte(query[atOrigin:])); ok {
+			copy(a[atOrigin:atReceive], query[atReceive:atTransmit])
+			putTime(a[atTransmit:], left)
+		}
+	}
 	return append(out, a[:]...)
 }
 

@@ -65,6 +65,70 @@ func TestClient(t *testing.T) {
 	}
 }
 
+// TestInterleaved asks a second time in interleaved mode: the answer says when the one before left,
+// which was after it had been asked for and before it came.
+func TestInterleaved(t *testing.T) {
+	host, client := stacktest.Pair(t)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- serve(ctx, host, &responder{stratum: 1, source: "PPS", now: time.Now})
+	}()
+	c, err := client.Dial("udp", "192.0.2.1:123")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var before [length]byte
+	var sent, got time.Time
+	end := time.Now().Add(time.Minute)
+	for n := uint64(1); ; n++ { // until the server listens, and has noted when an answer left
+		query, answer := make([]byte, length), make([]byte, 100)
+		query[0] = 4<<3 | 3
+		copy(query[atOrigin:], before[atReceive:atTransmit])
+		binary.BigEndian.PutUint64(query[atReceive:], n)
+		binary.BigEndian.PutUint64(query[atTransmit:], ^n)
+		asked := time.Now()
+		c.Write(query) // an error, until the server listens
+		c.SetReadDeadline(time.Now().Add(time.Second))
+		if size, err := c.Read(answer); err == nil && size == length {
+			if bytes.Equal(answer[atOrigin:atReceive], query[atReceive:atTransmit]) {
+				left := readTime(answer[atTransmit:])
+				const rounding = time.Microsecond
+				if left.Before(sent.Add(-rounding)) || left.After(got.Add(rounding)) {
+					t.Errorf("left at %v, was asked for at %v and came at %v", left, sent, got)
+				}
+				break
+			}
+			before, sent, got = [length]byte(answer), asked, time.Now()
+		}
+		if time.Now().After(end) {
+			t.Fatal("no answer in interleaved mode")
+		}
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
+
+// TestHistory: the oldest answers are forgotten.
+func TestHistory(t *testing.T) {
+	var h history
+	key := func(i int) (k [8]byte) {
+		binary.BigEndian.PutUint32(k[:], uint32(i+1))
+		return k
+	}
+	for i := range remembered + 10 {
+		h.note(key(i), time.Unix(int64(i), 0))
+	}
+	_, old := h.find(key(9))
+	at, ok := h.find(key(10))
+	if old || !ok || at.Unix() != 10 || len(h.left) != remembered {
+		t.Errorf("the oldest is there: %v; the next %v, %v; %d in all", old, ok, at, len(h.left))
+	}
+}
+
 // TestAnswer: the receive timestamp is the time given, the NIC's; what is no query gets nothing.
 func TestAnswer(t *testing.T) {
 	now := time.Date(2026, 11, 27, 23, 0, 0, 250_000_000, time.UTC)
