@@ -167,6 +167,7 @@ func TestFilterProgram(t *testing.T) {
 		{"ptrace", auditArch, unix.SYS_PTRACE, [3]uint32{}, refused},
 		{"map", auditArch, unix.SYS_BPF, [3]uint32{unix.BPF_MAP_CREATE}, refused},
 		{"element", auditArch, unix.SYS_BPF, [3]uint32{unix.BPF_MAP_UPDATE_ELEM}, allowed},
+		{"element's value", auditArch, unix.SYS_BPF, [3]uint32{unix.BPF_MAP_LOOKUP_ELEM}, allowed},
 		{"element's end", auditArch, unix.SYS_BPF, [3]uint32{unix.BPF_MAP_DELETE_ELEM}, allowed},
 		{"program", auditArch, unix.SYS_BPF, [3]uint32{unix.BPF_PROG_LOAD}, refused},
 		{"attachment", auditArch, unix.SYS_BPF, [3]uint32{unix.BPF_LINK_CREATE}, allowed},

@@ -75,8 +75,8 @@ func filterProgram() ([]bpf.RawInstruction, error) {
 	p = append(p, onCall(unix.SYS_SOCKET, oneOf(0, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6,
 		unix.AF_NETLINK, unix.AF_PACKET)...)...)
 	// Elements of maps and links of programs that there are; no map, no program.
-	p = append(p, onCall(unix.SYS_BPF, oneOf(0, unix.BPF_MAP_UPDATE_ELEM, unix.BPF_MAP_DELETE_ELEM,
-		unix.BPF_LINK_CREATE)...)...)
+	p = append(p, onCall(unix.SYS_BPF, oneOf(0, unix.BPF_MAP_LOOKUP_ELEM, unix.BPF_MAP_UPDATE_ELEM,
+		unix.BPF_MAP_DELETE_ELEM, unix.BPF_LINK_CREATE)...)...)
 	// The runtime names its memory; the rest of prctl is for settings of the process.
 	p = append(p, onCall(unix.SYS_PRCTL, oneOf(0, unix.PR_SET_VMA)...)...)
 	// The software NIC copies to and from the process's own memory, which it knows by addresses.

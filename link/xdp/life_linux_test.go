@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
@@ -53,6 +54,9 @@ func serveFrames(mode string) error {
 	if err := privileges.Filter(); err != nil {
 		return err
 	}
+	if err := denyWithoutPrivileges(p); err != nil {
+		return err
+	}
 	fmt.Println("open", p.Describe())
 	for _, q := range queues(p) {
 		go func() {
@@ -69,6 +73,20 @@ func serveFrames(mode string) error {
 	}
 	<-p.Done()
 	return p.Err()
+}
+
+// denyWithoutPrivileges drops a source, reads how many frames of it were dropped, and ends that.
+func denyWithoutPrivileges(p *Port) error {
+	source := packet.SourceDrop{From: netip.MustParsePrefix("203.0.113.0/24"), Proto: protoUDP}
+	if n, err := p.DropSources([]packet.SourceDrop{source}); n != 1 || err != nil {
+		return fmt.Errorf("drop a source: %d, %w", n, err)
+	}
+	k, v := keyOfSource(source), sourceValue{}
+	if err := bpf.GetElement(p.sources.trie, k[:], v[:]); err != nil {
+		return fmt.Errorf("read what was dropped: %w", err)
+	}
+	_, err := p.DropSources(nil)
+	return err
 }
 
 // holdProgram attaches a program of somebody else's to the interface that deviceEnv names, and
