@@ -145,7 +145,7 @@ func sendInBulk(w *sickWorld) {
 	w.t.Cleanup(func() { conn.Close(); senders.Wait() })
 	all := make([]stack.Message, 16)
 	for i := range all {
-		all[i] = stack.Message{Buffers: [][]byte{make([]byte, 1400)},
+		all[i] = stack.Message{Buffers: [][]byte{make([]byte, 800)}, // more than half an MTU
 			Addr: &net.UDPAddr{IP: net.IPv4(239, 1, 1, 1), Port: 9999}}
 	}
 	for range 2 {
