@@ -72,11 +72,12 @@ const (
 	TxStamp
 )
 
-// Stamper is told when the NIC had sent a packet.
+// Stamper takes the time at which the NIC had sent a packet.
 type Stamper interface {
-	// Stamp is called once for a packet that was posted with TxStamp, with the send queue's lock
-	// held, and must not use the queue. ticks has the clock and format of Packet.Timestamp; 0: the
-	// packet was lost with its queue, or the NIC does not say. A closed queue calls no more.
+	// Stamp takes the time, once for each packet that was posted with TxStamp. The caller holds the
+	// send queue's lock: it must not use the queue. ticks has the clock and format of
+	// Packet.Timestamp; 0: the packet was lost with its queue, or the NIC does not say. A closed
+	// queue calls no more.
 	Stamp(ticks uint64)
 }
 
@@ -108,8 +109,8 @@ type TxPacket struct {
 	// UDP says that the segments are datagrams. The lengths in the headers are written anew. Post
 	// takes at most TxQueue.MaxDatagrams bytes of payload.
 	UDP bool
-	// Stamper is told with TxStamp; of several segments, when the last was sent. The packet has a
-	// descriptor and a completion of its own.
+	// Stamper hears with TxStamp when the packet was sent, of several segments the last. The packet
+	// takes a descriptor and a completion of its own.
 	Stamper Stamper
 	// VLAN is the tag control information to insert with TxVLAN.
 	VLAN uint16

@@ -114,7 +114,7 @@ func testTimestamps(t *testing.T, has simnic.TimestampCap) {
 	}
 }
 
-// taken is a Stamper that notes what it is told.
+// taken represents a Stamper that notes what it is told.
 type taken struct {
 	name  string
 	ticks uint64

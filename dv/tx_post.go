@@ -199,8 +199,7 @@ func (q *TxQueue) countRefused(err error) error {
 // PostFrame sends n bytes at offset off of frame f without copying. On success the frame is the
 // queue's, and goes back to the pool when sent; on failure it stays the caller's. Received frames
 // of the device may be sent on this way: set the Packet's Frame to NoFrame then. n may be
-// Packet.Size of a frame in several buffers. Neither tagging nor time
-// stamps are to be had.
+// Packet.Size of a frame in several buffers. It refuses TxVLAN and TxStamp.
 func (q *TxQueue) PostFrame(f Frame, off, n int, flags TxFlags) error {
 	if q.signals.isStopped() {
 		return q.ended()

@@ -275,7 +275,7 @@ func FuzzTxCompletions(f *testing.F) {
 	})
 }
 
-// stampNoter is a Stamper that notes what it is told.
+// stampNoter represents a Stamper that notes what it is told.
 type stampNoter []uint64
 
 func (s *stampNoter) Stamp(ticks uint64) { *s = append(*s, ticks) }

@@ -319,7 +319,7 @@ const (
 	// sampledRound is the shortest round trip that HyStart is right about: netstack knows round
 	// trips in milliseconds.
 	sampledRound = 2 * time.Millisecond
-	// pacedRound is the shortest round trip of connections that are kept to the rate of their
+	// pacedRound gives the shortest round trip of connections that are kept to the rate of their
 	// window: within a rack no queue is shorter than a window.
 	pacedRound = 5 * time.Millisecond
 )

@@ -162,7 +162,7 @@ func (c *UDPConn) putSource(to, packet []byte) {
 	binary.NativeEndian.PutUint16(to, internet6)
 }
 
-// sentStamp is a stamp that waits to be read.
+// sentStamp holds a stamp that waits to be read.
 type sentStamp struct {
 	at    int64 // nanoseconds since 1970
 	byNIC bool
@@ -170,7 +170,7 @@ type sentStamp struct {
 	data  []byte // the packet from its Ethernet header on
 }
 
-// sentStamps is the error queue of a socket that has asked for it.
+// sentStamps represents the error queue of a socket that has asked for it.
 type sentStamps struct {
 	rd    ioSide
 	flags atomic.Uint32 // TimestampFlags of the socket
@@ -244,7 +244,7 @@ func (o *sendOptions) applyTimestamping(m *controlMessage) syscall.Errno {
 	return 0
 }
 
-// stampWish is the owner of one packet whose stamps are wanted. It implements rdma.StampTaker.
+// stampWish owns one packet whose stamps are wanted. It implements rdma.StampTaker.
 type stampWish struct {
 	conn  *UDPConn
 	queue *sentStamps

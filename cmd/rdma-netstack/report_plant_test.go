@@ -23,7 +23,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
 )
 
-// putCard has report find a device with a netdev among files, and what else is given.
+// putCard shows report a device with a netdev among files, and what else is given.
 func (w *sickWorld) putCard(device, netdev string, files map[string]string) {
 	w.t.Helper()
 	w.around.Root = w.t.TempDir()
@@ -44,7 +44,7 @@ func (w *sickWorld) putCard(device, netdev string, files map[string]string) {
 	}
 }
 
-// farFromCard has the card at a node whose processors the process may not use.
+// farFromCard puts the card at a node whose processors the process may not use.
 func farFromCard(w *sickWorld) {
 	w.putCard("mlx5_sim0", "sim0", map[string]string{
 		"card/numa_node":                        "1",
@@ -54,13 +54,13 @@ func farFromCard(w *sickWorld) {
 	})
 }
 
-// cardBeside has the server's interface belong to a card.
+// cardBeside makes the server's interface belong to a card.
 func cardBeside(w *sickWorld) { w.putCard("mlx5_0", "veth0", nil) }
 
-// cardOfServer has the card be found that the server's rings are of.
+// cardOfServer makes the card visible that the server's rings are of.
 func cardOfServer(w *sickWorld) { w.putCard("mlx5_sim0", "sim0", nil) }
 
-// pausePort has the port paused 20 times while the server sends; the port counts a frame each.
+// pausePort pauses the port 20 times while the server sends; the port counts a frame each.
 func pausePort(w *sickWorld) {
 	peer, err := w.client.ListenPacket("udp", "192.0.2.1:9999")
 	if err != nil {
@@ -88,7 +88,7 @@ func pausePort(w *sickWorld) {
 	}
 }
 
-// leaveSums has the kernel send 4 MiB whose checksums no NIC has verified.
+// leaveSums makes the kernel send 4 MiB whose checksums no NIC has verified.
 func leaveSums(w *sickWorld) {
 	accepted, conn := w.connect()
 	go func() {
@@ -181,7 +181,7 @@ func awaitBulk(w *sickWorld) {
 	}
 }
 
-// fillSendBuffer has a client far away be sent as much at a time as a small buffer holds.
+// fillSendBuffer sends a client far away as much at a time as a small buffer holds.
 func fillSendBuffer(w *sickWorld) {
 	accepted, client := w.connect()
 	if err := accepted.(*stack.TCPConn).SetWriteBuffer(8 << 10); err != nil {
@@ -227,7 +227,7 @@ func (c cutWire) Send(frames []frame.Frame) (int, error) {
 	return c.Wire.Send(frames)
 }
 
-// losePath has the path be away while 16 answers are sent, until timers tell.
+// losePath takes the path away while 16 answers are sent, until timers tell.
 func losePath(w *sickWorld) {
 	const answers = 16
 	var clients []net.Conn
@@ -264,7 +264,7 @@ type lateWire struct {
 
 func lateSegments(_ *sickWorld, near wire.Wire) wire.Wire { return &lateWire{Wire: near} }
 
-// Offloads has all be segmented before it is sent.
+// Offloads leaves no segmentation to the wire.
 func (*lateWire) Offloads() frame.Offload { return 0 }
 
 func (l *lateWire) Send(frames []frame.Frame) (int, error) {

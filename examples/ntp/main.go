@@ -99,7 +99,7 @@ type responder struct {
 	sent    history
 }
 
-// remembered is how many answers a history knows.
+// remembered says how many answers a history knows.
 const remembered = 1 << 16
 
 // history knows when answers left, by their receive timestamps.

@@ -328,7 +328,7 @@ func (s *Socket) Close() error {
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 
-// LimitRate has the kernel send on a connection at most so many bytes per second, headers included
+// LimitRate lets the kernel send on a connection at most so many bytes per second, headers included
 // (SO_MAX_PACING_RATE of socket(7), of 64 bits since Linux 4.20).
 func LimitRate(c *net.TCPConn, bytesPerSecond uint64) error {
 	raw, err := c.SyscallConn()

@@ -9,11 +9,11 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/dv"
 )
 
-// StampTaker is the Owner of a packet of netstack's whose sender wants to know when it was sent.
+// StampTaker owns a packet of netstack's whose sender wants to know when it was sent.
 // Its methods are called with a send queue's lock held, and must not send.
 type StampTaker interface {
 	tcpip.PacketOwner
-	// Posted is called when the packet has been handed to the NIC, or to the kernel. frame holds
+	// Posted notes that the packet was handed to the NIC, or to the kernel. frame holds
 	// the packet from its Ethernet header on, good until Posted returns; checksums may be missing.
 	// byNIC says that Sent follows, unless the packet is lost with its queue.
 	Posted(frame [][]byte, byNIC bool)
@@ -46,7 +46,7 @@ type sendStamps struct {
 	pause   time.Duration // until the next look
 }
 
-// askStamp has the NIC stamp s.packet, if it can and the owner is a StampTaker.
+// askStamp asks the NIC to stamp s.packet, if it can and the owner is a StampTaker.
 func (s *sender) askStamp(owner tcpip.PacketOwner) {
 	taker, ok := owner.(StampTaker)
 	q, stamped := s.q.(stampedQueue)

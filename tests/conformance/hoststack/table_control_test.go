@@ -108,7 +108,7 @@ var controlOnWire = []wireBehaviour{
 	}},
 }
 
-// stampsOnWire has those of the error queue, which programs by rdma-netstack build do not get.
+// stampsOnWire lists those of the error queue, which programs by rdma-netstack build do not get.
 var stampsOnWire = []wireBehaviour{
 	{"time stamps of sends", func(w *wired) {
 		w.eachUDP(func(kind string, c udpConn, peer netip.Addr) {
@@ -180,7 +180,7 @@ func (w *wired) stampOf(c udpConn, size, room int) string {
 	return fmt.Sprintf("%d %x %d %x %#x", n, b[:n], oobn, oob[:oobn], flags)
 }
 
-// readErrorQueue is recvmsg with MSG_ERRQUEUE, once there is something.
+// readErrorQueue calls recvmsg with MSG_ERRQUEUE, once there is something.
 func readErrorQueue(c udpConn, b, oob []byte) (n, oobn, flags int, err error) {
 	if c, ok := c.(*stack.UDPConn); ok {
 		return c.ReadErrorQueue(b, oob)

@@ -197,7 +197,7 @@ func (r transferred) String() string {
 	return fmt.Sprintf("%d frames lost, %d sent again, %v", r.lost, r.resent, r.took)
 }
 
-// transferAtOnce has connections of a rate send each bytes by a road, all at the same time. Before,
+// transferAtOnce sends each bytes by connections of a rate on a road, all at the same time. Before,
 // and without the rate, their windows grow by grow bytes on a road of the same delay and 40 Gbit/s.
 func transferAtOnce(t testing.TB, r Road, conns int, rate uint64, grow, each int) (
 	to transferred) {
