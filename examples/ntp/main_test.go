@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"net"
 	"testing"
 	"time"
 
@@ -17,20 +18,34 @@ func readTime(b []byte) time.Time {
 		int64(fraction*uint64(time.Second)>>32))
 }
 
-// TestClient asks as an NTP client does, and computes the offset of RFC 5905 section 8: the server
-// has the same clock, so the offset is at most half of the time that query and answer took.
-func TestClient(t *testing.T) {
+// startServer starts a server, which is to end without an error when the test does, and returns a
+// client's socket.
+func startServer(t *testing.T) net.Conn {
+	t.Helper()
 	host, client := stacktest.Pair(t)
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {
 		served <- serve(ctx, host, &responder{stratum: 1, source: "PPS", now: time.Now})
 	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
 	c, err := client.Dial("udp", "192.0.2.1:123")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestClient asks as an NTP client does, and computes the offset of RFC 5905 section 8: the server
+// has the same clock, so the offset is at most half of the time that query and answer took.
+func TestClient(t *testing.T) {
+	c := startServer(t)
 	query, answer := make([]byte, length), make([]byte, 100)
 	query[0], query[atPoll] = 4<<3|3, 6
 	n := 0
@@ -59,26 +74,12 @@ func TestClient(t *testing.T) {
 	if offset.Abs() > delay/2+rounding || t3.Before(t2) {
 		t.Errorf("the offset is %v, the delay %v", offset, delay)
 	}
-	stop()
-	if err := <-served; err != nil {
-		t.Errorf("serve: %v", err)
-	}
 }
 
 // TestInterleaved asks a second time in interleaved mode: the answer says when the one before left,
 // which was after it had been asked for and before it came.
 func TestInterleaved(t *testing.T) {
-	host, client := stacktest.Pair(t)
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() {
-		served <- serve(ctx, host, &responder{stratum: 1, source: "PPS", now: time.Now})
-	}()
-	c, err := client.Dial("udp", "192.0.2.1:123")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := startServer(t)
 	var before [length]byte
 	var sent, got time.Time
 	end := time.Now().Add(time.Minute)
@@ -105,10 +106,6 @@ func TestInterleaved(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("no answer in interleaved mode")
 		}
-	}
-	stop()
-	if err := <-served; err != nil {
-		t.Errorf("serve: %v", err)
 	}
 }
 
