@@ -159,7 +159,6 @@ func TestConfigValidate(t *testing.T) {
 		{"small maximum",
 			stack.Config{TCP: stack.TCPOptions{ReceiveBuffer: stack.BufferRange{Max: 1000}}}, ""},
 		{"backlog", stack.Config{TCP: stack.TCPOptions{Backlog: -1}}, "backlog -1"},
-		{"SYN retries", stack.Config{TCP: stack.TCPOptions{SYNRetries: 7}}, "outside 1..6"},
 		{"timers", stack.Config{TCP: stack.TCPOptions{OrphanTimeout: -1}}, "cannot be negative"},
 		{"ACK delay", stack.Config{TCP: stack.TCPOptions{ACKDelay: time.Second}},
 			"longer than TCP allows"},

@@ -85,7 +85,7 @@ type Config struct {
 
 	// Host has [Open]'s stack serve on the host's own addresses and MAC: on those of the netdev
 	// that NIC.Device names, or whose port it is. The ports that the program listens on, and a
-	// block of 256 above 61439 that it connects from (TCP.ReuseTimeWait is set), are the stack's on
+	// block of 256 above 61439 that it connects from (TIME-WAIT is reused), are the stack's on
 	// that netdev; all else stays Linux's, which answers ARP and ping and has its own servers on
 	// other ports. Addresses and routes are the netdev's, also when they change: connections of an
 	// address that is removed are reset. A port that another process of the host has is refused
@@ -394,7 +394,6 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.TCP.ReuseTimeWait = c.TCP.ReuseTimeWait || c.Host // there are few ports
 	c.TCP = c.TCP.withDefaults()
 	c.UDPBuffer = c.UDPBuffer.or(BufferRange{minBuffer, defaultUDPBuffer, defaultMaxBuffer})
 	return c
@@ -660,9 +659,6 @@ type TCPOptions struct {
 	// [rdma.ACKOptions], 5 ms, and 40 ms where data mostly comes later. Negative: every segment is
 	// acknowledged at once, as netstack by itself does.
 	ACKDelay time.Duration
-	// SYNRetries says how many times a SYN is repeated, with doubling intervals from 1 s, before a
-	// dial fails with ETIMEDOUT: 1 to 6. Default 6 (127 s).
-	SYNRetries int
 	// MaxTimeWait says how many connections may be in TIME-WAIT (tcp_max_tw_buckets of Linux), of
 	// about 6 KiB each. Those that come when there are as many do not stay. Default: what takes
 	// 1/256 of the memory that the process may use, 4096 to 65536. Negative: none.
@@ -672,15 +668,17 @@ type TCPOptions struct {
 	// time of Linux's tcp_orphan_retries of 8. A peer that acknowledges a little now and then has
 	// this time in total, and a second more for each 4 KiB of the connection's send buffer.
 	OrphanTimeout time.Duration
-	// ReuseTimeWait lets a dial take over a port pair in TIME-WAIT that is older than 1 s, when
-	// timestamps make that safe (RFC 6191). For clients that dial thousands of times a minute.
-	ReuseTimeWait bool
 
 	// Netstack sets further options of netstack's TCP as it knows them (package tcpip), such as
 	// TCPSACKEnabled, TCPRecovery (0: no RACK, so that a path that reorders is up to five times
 	// slower), TCPAlwaysUseSynCookies, TCPMinRTOOption (default 120 ms: longer than other systems
 	// delay an acknowledgement at a short round trip, shorter than the 200 ms of Linux),
-	// TCPMaxRetriesOption (15), TCPTimeWaitTimeoutOption and TCPLingerTimeoutOption (60 s).
+	// TCPMaxRetriesOption (15), TCPTimeWaitTimeoutOption and TCPLingerTimeoutOption (60 s),
+	// TCPSynRetriesOption (how many times a SYN is repeated, with doubling intervals from 1 s,
+	// before a dial fails with ETIMEDOUT: default and at most 6, 127 s), TCPTimeWaitReuseOption:
+	// TCPTimeWaitReuseGlobal lets a dial take over a port pair in TIME-WAIT that is older than 1 s,
+	// when timestamps make that safe (RFC 6191), for clients that dial thousands of times a minute;
+	// default with Config.Host.
 	Netstack []tcpip.SettableTransportProtocolOption
 }
 
@@ -692,7 +690,6 @@ const (
 	minRTO            = 120 * time.Millisecond
 	maxRetries        = 15
 	defaultBacklog    = 2048
-	maxSYNRetries     = 6 // netstack gives up when the interval would exceed 120 s
 	minBuffer         = 4 << 10
 	defaultUDPBuffer  = 4 << 20
 	defaultMaxBuffer  = 16 << 20
@@ -713,7 +710,6 @@ func (o TCPOptions) withDefaults() TCPOptions {
 	k.Interval = cmp.Or(k.Interval, keepAliveInterval)
 	k.Count = cmp.Or(k.Count, keepAliveCount)
 	o.KeepAlive = &k
-	o.SYNRetries = cmp.Or(o.SYNRetries, maxSYNRetries)
 	if o.MaxMemory == 0 || o.MaxTimeWait == 0 {
 		available := memlimit.Available()
 		o.MaxMemory = cmp.Or(o.MaxMemory, defaultMaxMemory(available))
@@ -756,10 +752,6 @@ func (o TCPOptions) validate() error {
 	if o.ACKDelay > maxACKDelay {
 		return fmt.Errorf("ACK delay %s is longer than TCP allows; give at most %s", o.ACKDelay,
 			maxACKDelay)
-	}
-	if o.SYNRetries < 1 || o.SYNRetries > maxSYNRetries {
-		return fmt.Errorf("SYN retries %d are outside 1..%d; use 0 for the default of %d",
-			o.SYNRetries, maxSYNRetries, maxSYNRetries)
 	}
 	if o.OrphanTimeout < 0 {
 		return errors.New("TCP's OrphanTimeout cannot be negative; use 0 for the default")

@@ -22,8 +22,8 @@ import (
 // with [Stack.Dialer]. It may be used from any goroutine as long as its fields are not changed.
 type Dialer struct {
 	// Timeout and Deadline bound the whole dial, name lookup included; the earlier one counts, and
-	// so does the context's deadline. Zero: none, but TCP itself gives up after
-	// TCPOptions.SYNRetries.
+	// so does the context's deadline. Zero: none, but TCP itself gives up after 127 s, see
+	// TCPSynRetriesOption at TCPOptions.Netstack.
 	Timeout  time.Duration
 	Deadline time.Time
 
@@ -233,7 +233,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 		return nil, err
 	}
 	defer func() { s.icmp.ended(a.icmp) }()
-	if err := a.wait(ctx, handshakeLimit(s.cfg.TCP.SYNRetries)); err != nil {
+	if err := a.wait(ctx, handshakeLimit(s.net)); err != nil {
 		a.ep.Close()
 		if down := s.outage.since(outages); down != nil {
 			err = os.NewSyscallError("connect", down)
@@ -293,9 +293,15 @@ func (a *attempt) start(laddr, raddr *net.TCPAddr) error {
 	return nil
 }
 
-// handshakeLimit returns how long a handshake may take that repeats its SYN that often, with
-// intervals of 1 s, 2 s, 4 s ... (RFC 6298 section 5.5).
-func handshakeLimit(retries int) time.Duration { return (1<<(retries+1) - 1) * time.Second }
+const mostSYNRetries = 6 // netstack gives up when the interval would exceed 120 s
+
+// handshakeLimit returns how long a handshake may take that repeats its SYN as often as netstack's
+// option says, with intervals of 1 s, 2 s, 4 s ... (RFC 6298 section 5.5).
+func handshakeLimit(g *gstack.Stack) time.Duration {
+	var retries tcpip.TCPSynRetriesOption
+	g.TransportProtocolOption(tcp.ProtocolNumber, &retries) // it cannot fail for this one
+	return (1<<(min(retries, mostSYNRetries)+1) - 1) * time.Second
+}
 
 // wait returns when the handshake is complete or has failed, when ctx is done, or after limit:
 // netstack knows a number of SYN retries but does not heed it.

@@ -90,7 +90,7 @@ func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours.Table, mtu *
 			"version of gVisor in the go.mod of rdma-netstack", "why", err)
 	}
 	for _, err := range []error{
-		tuneTCP(g, cfg.TCP),
+		tuneTCP(g, cfg),
 		tuneUDP(g, cfg.UDPBuffer),
 		env.AsError("set ephemeral ports", g.SetPortRange(firstEphemeral, lastEphemeral)),
 	} {
@@ -164,14 +164,15 @@ func ipv6Options(cfg Config, dad gstack.DADConfigurations, events ipv6.NDPDispat
 	return o
 }
 
-// tuneTCP applies o, whose fields are all set.
-func tuneTCP(g *gstack.Stack, o TCPOptions) error {
+// tuneTCP applies cfg.TCP, whose fields are all set.
+func tuneTCP(g *gstack.Stack, cfg Config) error {
+	o := cfg.TCP
 	recovery := tcpip.TCPRACKLossDetection
 	congestion := tcpip.CongestionControlOption(o.CongestionControl)
 	send := tcpip.TCPSendBufferSizeRangeOption(o.SendBuffer)
 	receive := tcpip.TCPReceiveBufferSizeRangeOption(o.ReceiveBuffer)
 	reuse := tcpip.TCPTimeWaitReuseLoopbackOnly
-	if o.ReuseTimeWait {
+	if cfg.Host { // it has few ports to dial from
 		reuse = tcpip.TCPTimeWaitReuseGlobal
 	}
 	for _, opt := range append([]tcpip.SettableTransportProtocolOption{

@@ -304,7 +304,7 @@ func TestSYNRetries(t *testing.T) {
 	deaf := func(_ int, f []byte) bool { return f[12] == 8 && f[13] == 0 } // no IPv4, but ARP
 	_, client := netpair.New(t, netpair.Faults{Tap: deaf},
 		netpair.Both(newVirtualTime(t).option),
-		netpair.Both(func(c *stack.Config) { c.TCP.SYNRetries = 1 }))
+		netpair.Both(func(c *stack.Config) { netstackTCP(c, new(tcpip.TCPSynRetriesOption(1))) }))
 	errs := background(func() error {
 		_, err := client.Dial("tcp", at(netpair.ServerIP4, &net.TCPAddr{Port: 80}))
 		return err
@@ -363,12 +363,12 @@ func TestOptions(t *testing.T) {
 			CongestionControl: "reno",
 			SendBuffer:        stack.BufferRange{Min: 1, Default: 2, Max: 3},
 			ReceiveBuffer:     stack.BufferRange{Min: 4, Default: 5, Max: 6},
-			ReuseTimeWait:     true,
 		}
 		netstackTCP(c, new(tcpip.TCPSACKEnabled(false)), new(tcpip.TCPRecovery(0)),
 			new(tcpip.TCPAlwaysUseSynCookies(true)), new(tcpip.TCPMinRTOOption(7*time.Millisecond)),
 			new(tcpip.TCPMaxRetriesOption(8)), new(tcpip.TCPTimeWaitTimeoutOption(10*time.Second)),
-			new(tcpip.TCPLingerTimeoutOption(11*time.Second)))
+			new(tcpip.TCPLingerTimeoutOption(11*time.Second)),
+			new(tcpip.TCPSynRetriesOption(3)), new(tcpip.TCPTimeWaitReuseGlobal))
 		c.UDPBuffer = stack.BufferRange{Default: 5000, Max: 7000}
 	}))
 	defaults, _ := netpair.New(t, netpair.Faults{})
@@ -401,6 +401,8 @@ func TestOptions(t *testing.T) {
 		{"FIN-WAIT-2", option(new(tcpip.TCPLingerTimeoutOption)),
 			tcpip.TCPLingerTimeoutOption(11 * time.Second),
 			tcpip.TCPLingerTimeoutOption(time.Minute)},
+		{"SYN retries", option(new(tcpip.TCPSynRetriesOption)), tcpip.TCPSynRetriesOption(3),
+			tcpip.TCPSynRetriesOption(6)},
 		{"reuse", option(new(tcpip.TCPTimeWaitReuseOption)), tcpip.TCPTimeWaitReuseGlobal,
 			tcpip.TCPTimeWaitReuseLoopbackOnly},
 		{"UDP read", udpRead, tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 5000, Max: 7000},

@@ -16,7 +16,7 @@ var most = struct {
 	stackFields:  29,
 	stackFiles:   16,
 	packageFiles: 36,
-	knobs:        57,
+	knobs:        55,
 	causativeHas: 0,
 	productLines: 110_311,
 	oneWord:      24.4,

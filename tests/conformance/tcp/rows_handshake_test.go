@@ -1,6 +1,10 @@
 package tcp
 
-import "github.com/rdma-netstack/rdma-netstack/stack"
+import (
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/rdma-netstack/rdma-netstack/stack"
+)
 
 // handshakes are how connections begin.
 func handshakes() []row {
@@ -69,8 +73,10 @@ func handshakes() []row {
 				63s   > S 0 mss own sackok ts ws 8
 				127s  done dial = ETIMEDOUT`},
 		{name: "fewer SYNs, as configured",
-			source: "TCPOptions.SYNRetries",
-			config: func(c *stack.Config) { c.TCP.SYNRetries = 2 },
+			source: "TCP_SYNCNT of tcp(7); here for the whole stack, by netstack's option",
+			config: func(c *stack.Config) {
+				c.TCP.Netstack = append(c.TCP.Netstack, new(tcpip.TCPSynRetriesOption(2)))
+			},
 			script: `
 				0   dial ...
 				    > S 0 mss own sackok ts ws 8
