@@ -4,16 +4,19 @@ package attack
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
 
 // The hosts, from prefixes reserved for documentation. The kernel of the namespace has the client's
@@ -33,14 +36,16 @@ const startTime = 20 * time.Second
 // world is one server on a slice, in a namespace with its clients and attackers.
 type world struct {
 	t   *testing.T
-	ns  *lab.Net
+	ns  *lab.Net // of the clients and attackers, and of the server
+	far *lab.Net // the server's, if it has one of its own
 	cmd *exec.Cmd
 	log journal
 
 	began   time.Time   // when the server was started
 	answers chan string // lines after the first, of a faulty server
 
-	wire string // the interface that is the server's wire, if not a TAP of its own
+	wire string   // the interface that is the server's wire, if not a TAP of its own
+	link []string // flags of the server's link, if not a software ConnectX
 
 	lasted   time.Duration // the attack
 	baseline int64         // resident memory before the attack, bytes
@@ -102,6 +107,34 @@ func newCable(t *testing.T) *world {
 	return w
 }
 
+// newFarCable is newWorld with the server in a namespace of its own, at the other end of a cable
+// without offloads, on the given link: flags of serve. The netdev has the server's IPv4 address if
+// the stack is to serve on that.
+func newFarCable(t *testing.T, link ...string) *world {
+	t.Helper()
+	w := newWorld(t)
+	far, err := lab.New("attacked")
+	must(t, err)
+	t.Cleanup(func() { far.Close() })
+	must(t, lab.Cable(far, "wire0", w.ns, port))
+	must(t, w.ns.Do(func() error {
+		return lab.Up(port, lab.Setup{Addresses: []netip.Prefix{
+			netip.MustParsePrefix(client4 + "/24"), netip.MustParsePrefix(client6 + "/64")}})
+	}))
+	var own []netip.Prefix
+	if slices.Contains(link, "host") {
+		own = append(own, netip.MustParsePrefix(server4+"/24"))
+	}
+	must(t, far.Do(func() error { return lab.Up("wire0", lab.Setup{Addresses: own}) }))
+	onwire.Make(t, "wire0", far)
+	onwire.Make(t, port, w.ns)
+	w.far, w.link = far, append([]string{"--device", "wire0"}, link...)
+	return w
+}
+
+// home returns the namespace that the server runs in.
+func (w *world) home() *lab.Net { return cmp.Or(w.far, w.ns) }
+
 // newServer starts the program with a command and a slice with the usual addresses.
 func newServer(t *testing.T, command string, args ...string) *world {
 	t.Helper()
@@ -127,8 +160,11 @@ func (w *world) tryStart(command string, args ...string) bool {
 	if w.wire != "" {
 		wire = w.wire
 	}
-	args = append([]string{"serve", command, "--device", "sim", "--sim-wire", wire,
-		"--mac", serverMAC}, args...)
+	link := w.link
+	if link == nil {
+		link = []string{"--device", "sim", "--sim-wire", wire, "--mac", serverMAC}
+	}
+	args = slices.Concat([]string{"serve", command}, link, args)
 	return w.run(exec.Command(program(w.t), args...), "serving")
 }
 
@@ -140,7 +176,7 @@ func (w *world) run(cmd *exec.Cmd, sign string) bool {
 	must(w.t, err)
 	defer writer.Close()
 	cmd.Stdout, cmd.Stderr = writer, &w.log
-	must(w.t, w.ns.Start(cmd))
+	must(w.t, w.home().Start(cmd))
 	w.cmd, w.began = cmd, time.Now()
 	w.t.Cleanup(w.stop)
 	says := make(chan bool, 2) // the sign, then the end
