@@ -44,15 +44,18 @@ const (
 	collectMisses = 4
 )
 
-// waiting holds what one worker knows of the segments that it delivered and that the stack has not
-// worked off. The worker owns all but packets.
+// waiting holds what is known of the segments that one worker delivered and that the stack has not
+// worked off. The worker adds to them; whoever asks how many they are looks which are worked off,
+// as a worker whose queue is quiet does not.
 type waiting struct {
+	skip   uint32        // packets until the next sample; the worker's
+	off    bool          // nothing is sampled: marks do not work; see checkBuffers
+	random random.Source // seeds draw; written before the worker starts
+	draw   *rand.Rand    // the worker's; nil until needed
+
+	mu         sync.Mutex     // guards what follows, but not reading packets
 	samples    []*buffer.View // a ring, a power of two long; nil until needed
 	head, tail uint32         // free-running: the samples from tail to head are in use
-	skip       uint32         // packets until the next sample
-	off        bool           // nothing is sampled: marks do not work; see checkBuffers
-	random     random.Source  // seeds draw; written before the worker starts
-	draw       *rand.Rand     // nil until needed
 	packets    atomic.Int64   // estimated to wait
 }
 
@@ -66,7 +69,9 @@ func (q *waiting) add(v *buffer.View) buffer.Buffer {
 		return buffer.MakeWithView(v)
 	}
 	q.skip = q.stream().Uint32N(2*sampleShare - 1)
-	q.collect()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.collectLocked()
 	if int(q.head-q.tail) == len(q.samples) {
 		q.grow()
 	}
@@ -96,9 +101,10 @@ func (q *waiting) stream() *rand.Rand {
 	return q.draw
 }
 
+// publish stores the estimate. mu is held.
 func (q *waiting) publish() { q.packets.Store(int64(q.head-q.tail) * sampleShare) }
 
-// grow doubles the ring.
+// grow doubles the ring. mu is held.
 func (q *waiting) grow() {
 	old, n := q.samples, q.head-q.tail
 	q.samples = make([]*buffer.View, max(64, 2*len(old)))
@@ -108,9 +114,19 @@ func (q *waiting) grow() {
 	q.head, q.tail = n, 0
 }
 
-// collect lets go of samples that nobody else has a view of. One that is still in use waits for its
-// turn behind the others.
+// collect lets go of samples that nobody else has a view of. Any goroutine may call it.
 func (q *waiting) collect() {
+	if q.packets.Load() == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.collectLocked()
+}
+
+// collectLocked is collect with mu held. A sample that is still in use waits for its turn behind
+// the others.
+func (q *waiting) collectLocked() {
 	for misses := 0; q.head != q.tail && misses < collectMisses; q.tail++ {
 		v := &q.samples[q.tail%uint32(len(q.samples))]
 		sample := *v
@@ -128,6 +144,8 @@ func (q *waiting) collect() {
 
 // release lets go of all samples.
 func (q *waiting) release() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for ; q.tail != q.head; q.tail++ {
 		q.samples[q.tail%uint32(len(q.samples))].Release()
 	}
@@ -155,6 +173,14 @@ func (e *Endpoint) waitingBytes() uint64 {
 	return uint64(packets) * uint64(waitingSize)
 }
 
+// collectWaiting is waitingBytes behind a look at what has been worked off.
+func (e *Endpoint) collectWaiting() uint64 {
+	for _, c := range e.rxCounters() {
+		c.waiting.collect()
+	}
+	return e.waitingBytes()
+}
+
 // pressure classifies what waits, or did a moment ago, once per batch.
 func (w *worker) pressure() pressure { return w.e.admission.hold.apply(w.pressureNow()) }
 
@@ -165,8 +191,7 @@ func (w *worker) pressureNow() pressure {
 		return pressureNone
 	}
 	w.e.admission.begin()
-	w.count.waiting.collect()
-	switch all := w.e.waitingBytes(); {
+	switch all := w.e.collectWaiting(); {
 	case all < limit/2:
 		return pressureNone
 	case all < limit/4*3:

@@ -234,7 +234,7 @@ func (e *Endpoint) Stats() Stats {
 	}
 	s.RxOutOfBuffer, s.Switches = e.outOfBuffer(), e.switches.Load()
 	s.SpreadRefused = e.spreadRefusals.Load()
-	s.RxWaiting = e.waitingBytes()
+	s.RxWaiting = e.collectWaiting()
 	for _, t := range e.tx {
 		c := &t.count
 		s.TxPackets += c.packets.Load()

@@ -15,7 +15,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
@@ -245,5 +247,40 @@ func TestWaitingSamples(t *testing.T) {
 	}
 	if q.collect(); q.packets.Load() != 0 {
 		t.Errorf("%d packets estimated, there are none", q.packets.Load())
+	}
+}
+
+// TestQuietQueueIsLookedAt: what a flood has left behind on one queue, which nothing comes to any
+// more, is no pressure on the others once the stack has worked it off, and is not told as waiting.
+func TestQuietQueueIsLookedAt(t *testing.T) {
+	var quiet, busy rxCounters
+	defer quiet.waiting.release()
+	defer busy.waiting.release()
+	e := &Endpoint{rxLimit: minRxLimit,
+		admission: newAdmission(random.Source{}.HashKey(), clock.Clock{})}
+	e.rx.Store(&[]*rxCounters{&quiet, &busy})
+	w := &worker{e: e, count: &busy}
+	flood := func() (held []buffer.Buffer) {
+		for int(quiet.waiting.packets.Load())*waitingSize < minRxLimit {
+			held = append(held, quiet.waiting.add(buffer.NewViewWithData(data(60, 1))))
+		}
+		return held
+	}
+	held := flood()
+	if p := w.pressureNow(); p != pressureFull {
+		t.Errorf("pressure %d with all of the limit waiting, want %d", p, pressureFull)
+	}
+	for i := range held {
+		held[i].Release()
+	}
+	if p := w.pressureNow(); p != pressureNone {
+		t.Errorf("pressure %d with nothing waiting, want none", p)
+	}
+	held = flood()
+	for i := range held {
+		held[i].Release()
+	}
+	if n := e.collectWaiting(); n != 0 {
+		t.Errorf("%d bytes are told to wait, want none", n)
 	}
 }
