@@ -187,11 +187,24 @@ func testBeforeNtuple(t *testing.T, w *world) {
 	w.run(t, "ethtool", "-K", "eth0", "ntuple", "off")
 }
 
-// testDenied: what a source that is denied sends in numbers is dropped by rules that the kernel has
-// taken, and does not come to the rings; what it sends to the netdev is the kernel's, as before.
-// It is served again once it is denied no more.
+// testDenied has the kernel take rules that drop what a denied source sends in numbers.
 func testDenied(t *testing.T, w *world) {
 	s := w.serve(t, "http", "--debug-endpoints")
+	w.deniedBefore(t, func() uint64 { return w.nic.Counters().Slice.RxPackets }, func() {
+		contains(t, w.run(t, "rdma-netstack", "status", "rules"), "nobody (dropped)",
+			"UDP from "+outside4.Addr().String()+"/32 to ports 0 to 32767")
+	})
+	eventually(t, func() string { return "no rule is left" }, func() bool {
+		return !strings.Contains(w.run(t, "rdma-netstack", "status", "rules"), "dropped")
+	})
+	s.stop(t)
+}
+
+// deniedBefore denies a source of the server that runs: what it sends in numbers does not come to
+// the rings, whose received frames came counts; what it sends to the netdev is the kernel's, as
+// before. It is served again once it is denied no more. While it is denied, look is called.
+func (w *world) deniedBefore(t *testing.T, came func() uint64, look func()) {
+	t.Helper()
 	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
 		t.Fatal(err)
 	}
@@ -212,14 +225,13 @@ func testDenied(t *testing.T, w *world) {
 		flood(300)
 		return strings.Contains(show(), "2 rules in the NIC or the sockets, 0 without room; 0 ref")
 	})
-	contains(t, w.run(t, "rdma-netstack", "status", "rules"), "nobody (dropped)",
-		"UDP from "+source+"/32 to ports 0 to 32767")
-	before := w.nic.Counters().Slice.RxPackets
+	look()
+	before := came()
 	flood(1000)
 	w.kernels(t, netdev4.Addr(), 443)
 	w.pinged(t, netdev4.Addr())
 	w.pinged(t, slice6.Addr())
-	if n := w.nic.Counters().Slice.RxPackets - before; n > 500 {
+	if n := came() - before; n > 500 {
 		t.Errorf("%d frames came to the rings", n)
 	}
 	eventually(t, show, func() bool { return !strings.Contains(show(), "ahead  0 packets") })
@@ -227,8 +239,4 @@ func testDenied(t *testing.T, w *world) {
 	if err := w.client.Download(w.ctx, url(slice4, 80), bulk/8); err != nil {
 		t.Errorf("denied no more: %v", err)
 	}
-	eventually(t, func() string { return "no rule is left" }, func() bool {
-		return !strings.Contains(w.run(t, "rdma-netstack", "status", "rules"), "dropped")
-	})
-	s.stop(t)
 }

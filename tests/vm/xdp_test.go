@@ -45,7 +45,8 @@ func testXDP(t *testing.T, w *world) {
 	w.pingsOutside(t, outside4.Addr())
 }
 
-// testXDPLife has servers through AF_XDP on the host's address, one that is killed, a link that
+// testXDPLife has servers through AF_XDP on the host's address, a source that the XDP program
+// drops, a server that is killed, a link that
 // goes and comes, a second process, another program that was there first, and a device that is
 // removed.
 func testXDPLife(t *testing.T, w *world) {
@@ -53,6 +54,7 @@ func testXDPLife(t *testing.T, w *world) {
 	w.served(t)
 	for _, c := range []check{
 		{"host's address", testXDPHost},
+		{"denied source", testXDPDenied},
 		{"killed", testXDPKilled},
 		{"link", testXDPLink},
 		{"second process", testXDPSecond},
@@ -65,6 +67,9 @@ func testXDPLife(t *testing.T, w *world) {
 
 // xskReceived names mlx5e's counter of frames that its programs led to AF_XDP sockets in zero copy.
 const xskReceived = "rx_xsk_xdp_redirect"
+
+// xdpDropped names mlx5e's counter of frames that its programs dropped in zero copy.
+const xdpDropped = "rx_xsk_xdp_drop"
 
 // readyForXDP switches off what keeps the netdev from being served through AF_XDP. The kernel has
 // warned of nothing when the returned function is called.
@@ -117,6 +122,17 @@ func (w *world) bytesByXDP(t *testing.T, at ...netip.Prefix) {
 			t.Error(err)
 		}
 	}
+}
+
+// testXDPDenied has the program on the netdev drop what a denied source sends in numbers.
+func testXDPDenied(t *testing.T, w *world) {
+	s := w.serveXDP(t, sliceArgs()...)
+	dropped := w.statistic(t, xdpDropped)
+	w.deniedBefore(t, func() uint64 { return w.statistic(t, xskReceived) }, func() {})
+	if n := w.statistic(t, xdpDropped) - dropped; n < 1000 {
+		t.Errorf("%s rose by %d", xdpDropped, n)
+	}
+	s.stop(t)
 }
 
 func testXDPHost(t *testing.T, w *world) {
