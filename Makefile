@@ -26,7 +26,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-unmodified test-unmodified-go test-vm test-vm-users test-vm-removals test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-pages test-services test-attacks test-suites test-newest-gvisor test-poison soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
+.PHONY: build test test-unmodified test-unmodified-go test-vm test-vm-users test-vm-instructions test-vm-removals test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-pages test-services test-attacks test-suites test-newest-gvisor test-poison soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
@@ -46,6 +46,9 @@ test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERN
 test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, ethtool under load, tcpdump, reloads): 8 to 25 minutes
 	@tests/deps.sh users
 	USERS=1 go test -count=1 -v -timeout 45m -run '^TestUser' ./tests/vm
+
+test-vm-instructions: ## instructions of a datagram in a virtual machine that counts them: an echo on the kernel, on rings, by the handler; DNS on packet sockets and AF_XDP in zero copy: 10 minutes
+	INSTRUCTIONS=1 go test -count=1 -v -timeout 1h -run '^TestInstructions$$' ./tests/vm
 
 test-vm-removals: ## the device taken away and given back 900 times an hour, for REMOVALS (10m), under transfers and clients, in QEMU
 	REMOVALS=$(or $(REMOVALS),10m) go test -count=1 -v -timeout 2h -run '^TestRemovals$$' ./tests/vm

@@ -39,6 +39,7 @@ var subcommands = map[string]func(args []string) error{
 	"flood":   flood,
 	"pace":    pace,
 	"confine": confine,
+	"echo":    echoServer,
 	"rules":   rules,
 	"signals": signals,
 }

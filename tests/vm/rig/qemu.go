@@ -80,6 +80,9 @@ type Machine struct {
 	Append string // more kernel command line
 	Memory int    // MiB
 	CPUs   int
+	// Count has the machine's clock count instructions: [NanosPerInstruction] each, whatever else
+	// the host has to do. Its processors then take turns.
+	Count  bool
 	Serial string // unix socket path for a second serial line (ttyS1); empty: none
 	// Standby is a TAP behind a virtio netdev with the MAC of StandbyMAC, which the guest's
 	// net_failover pairs with a netdev of the same MAC, or with a MAC of its own where that is nil;
@@ -91,6 +94,9 @@ type Machine struct {
 
 	Log *Log // what the model logs, for error messages; nil: nothing
 }
+
+// NanosPerInstruction is how long an instruction takes by the clock of a machine that counts them.
+const NanosPerInstruction = 4
 
 // Command is the QEMU command line for m. The guest's console is its standard output. The machine
 // has no network other than the device, and the process needs no privilege.
@@ -104,6 +110,9 @@ func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-kernel", m.Kernel.Image, "-initrd", m.Initrd,
 		"-append", strings.TrimSpace("console=ttyS0 panic=-1 quiet " + m.Append),
+	}
+	if m.Count {
+		args = append(args, "-icount", "shift=2") // 1 << 2 ns
 	}
 	if m.Serial != "" {
 		args = append(args, "-serial", "unix:"+m.Serial)
