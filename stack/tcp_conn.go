@@ -301,6 +301,8 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 	if src.left > largeWrite {
 		most, whole = c.packetSizes()
 	}
+	var paced *connPacing
+	defer func() { paced.rest() }()
 	for {
 		if err := c.check(&c.wr); err != nil {
 			return n, err
@@ -309,7 +311,7 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 		if piece > most {
 			piece = whole
 		}
-		paced := c.pacing.Load()
+		paced = c.pacing.Load()
 		if paced != nil && piece > 0 {
 			if piece = min(piece, c.admitPaced(paced)); piece == 0 {
 				c.wr.park()
@@ -318,6 +320,7 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 		}
 		admitted := c.stack.memory.admitWrite(c, piece)
 		if admitted.bytes == 0 && src.left > 0 {
+			paced.rest()
 			c.wr.park()
 			continue
 		}
@@ -339,6 +342,7 @@ func (c *TCPConn) writeAll(call string, src *writeSource) (n int64, err error) {
 			return n, nil
 		case terr != nil:
 			c.stack.conns.starts.noteFull(c)
+			paced.rest()
 			c.wr.park()
 		}
 	}
@@ -562,10 +566,10 @@ func (c *TCPConn) SetUserTimeout(d time.Duration) error {
 // headers included: SO_MAX_PACING_RATE of Linux. 0 and the largest uint64 are no limit. A Write
 // waits until the rate has let out all of it, so that nothing waits below TCP, whose timers and
 // round-trip times stay those of the network: deadlines count as ever. Within 10 ms the rate is
-// kept to 2 % and a segment. Of what the windows hold up, 10 ms of the rate go at once when they
-// open; the rest of that time is lost. The rate does not count what TCP sends again,
-// acknowledgements and what was written before. It needs no queue of the NIC: it works with any
-// device and backend.
+// kept to 2 % and a segment; up to 10 ms by which a timer comes late on a busy machine are made up
+// for. Of what the windows hold up, 10 ms of the rate go at once when they open; the rest of that
+// time is lost. The rate does not count what TCP sends again, acknowledgements and what was written
+// before. It needs no queue of the NIC: it works with any device and backend.
 func (c *TCPConn) SetPacing(bytesPerSecond uint64) error {
 	return c.set(func() {
 		c.setPacing(bytesPerSecond)
@@ -586,8 +590,16 @@ type connPacing struct {
 	byWindow bool      // slowStarts has set it, and it gives way to one of the program
 	begun    time.Time // when it was set
 	timer    clock.Timer
+	unsent   func() int // bytes that were written and have not left
 
 	stream pacing.Stream // guarded by wr.mu
+}
+
+// rest says that nothing waits for the rate any more. A nil rate has nothing to do. wr.mu is held.
+func (p *connPacing) rest() {
+	if p != nil {
+		p.stream.Rest()
+	}
 }
 
 // setPacing puts a rate in the place of the one before.
@@ -627,6 +639,7 @@ func (c *TCPConn) newPacing(bytesPerSecond uint64, quantum time.Duration) *connP
 	segment, headers := c.segmentSizes()
 	return &connPacing{rate: bytesPerSecond, begun: c.stack.clock.Now(),
 		timer:  c.stack.clock.NewStopped(c.wr.notify),
+		unsent: func() int { return c.stack.fields.unsent(c.ep) },
 		stream: pacing.NewStream(bytesPerSecond, segment, headers, quantum)}
 }
 
@@ -656,7 +669,7 @@ func (c *TCPConn) admitPaced(p *connPacing) int {
 	if n := p.stream.Allowed(); n > 0 {
 		return n
 	}
-	n, wait := p.stream.Admit(c.stack.clock.Since(p.begun), c.stack.fields.unsent(c.ep))
+	n, wait := p.stream.Admit(c.stack.clock.Since(p.begun), p.unsent)
 	if wait > 0 {
 		if p.byWindow {
 			c.stack.conns.starts.noteFull(c)

@@ -18,12 +18,16 @@ type Schedule struct {
 	credit time.Duration // how far an idle schedule falls behind, which is sent in one go
 	due    time.Duration // when the next bytes may be sent
 	rest   uint64        // bits times a second that due lacks, below bps
+
+	// What timers were late by, and is not made up for yet: at most makeUp. It is no part of due,
+	// since it outlasts the first bytes that are sent behind a timer, but not a pause.
+	late, makeUp time.Duration
 }
 
 // NewSchedule returns one of bitsPerSecond that lets burst bytes out at once after a pause. A rate
 // of 0 is no limit.
 func NewSchedule(bitsPerSecond uint64, burst int) Schedule {
-	s := Schedule{bps: bitsPerSecond}
+	s := Schedule{bps: bitsPerSecond, makeUp: mostLate}
 	if bitsPerSecond > 0 {
 		s.credit, _ = s.span(uint64(burst), 0)
 	}
@@ -33,23 +37,36 @@ func NewSchedule(bitsPerSecond uint64, burst int) Schedule {
 // Limited reports whether there is a rate.
 func (s *Schedule) Limited() bool { return s.bps != 0 }
 
-// Begin starts the rate anew at now, when there is something to send and nothing was waiting.
-func (s *Schedule) Begin(now time.Duration) { s.dropCredit(now, s.credit) }
+// Begin goes on at now, when there is something to send and nothing was waiting. Time in which
+// there was nothing makes nothing up for, beyond the burst, and is taken from what timers were late
+// by.
+func (s *Schedule) Begin(now time.Duration) {
+	s.late = max(0, s.late-s.dropCredit(now))
+}
 
-// Resume goes on at now, when the wait that Wait said has passed. Timers that come late do not
-// lower the rate.
-func (s *Schedule) Resume(now time.Duration) { s.dropCredit(now, max(s.credit, mostLate)) }
+// Resume goes on at now, when the wait that Wait said has passed. Timers that come late, by 10 ms
+// at most, do not lower the rate.
+func (s *Schedule) Resume(now time.Duration) {
+	s.late = min(s.late+s.dropCredit(now), max(0, s.makeUp-s.credit))
+}
 
-func (s *Schedule) dropCredit(now, credit time.Duration) {
-	if s.due < now-credit {
-		s.due, s.rest = now-credit, 0
+// dropCredit keeps an idle schedule from falling behind further, and returns by how much it was.
+func (s *Schedule) dropCredit(now time.Duration) (beyond time.Duration) {
+	if beyond = now - s.credit - s.due; beyond <= 0 {
+		return 0
 	}
+	s.due, s.rest = now-s.credit, 0
+	return beyond
 }
 
 // Wait returns for how long nothing may be sent from now on; 0 or less: it may be sent.
 func (s *Schedule) Wait(now time.Duration) time.Duration {
 	if s.bps == 0 {
 		return 0
+	}
+	if ahead := s.due - now; ahead > 0 && s.late > 0 {
+		made := min(ahead, s.late)
+		s.due, s.late = s.due-made, s.late-made
 	}
 	return s.due - now
 }

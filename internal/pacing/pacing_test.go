@@ -23,7 +23,8 @@ func send(s *Schedule, from, end, late time.Duration, n int) (sent int) {
 // TestRate: what a busy schedule lets out is the rate, in any 10 ms within 2 % and one piece.
 func TestRate(t *testing.T) {
 	for _, bps := range []uint64{1e6, 3e6, 1e7, 1e8, 999_999_937, 1e9, 1e10} {
-		for _, late := range []time.Duration{0, time.Microsecond, time.Millisecond} {
+		for _, late := range []time.Duration{0, time.Microsecond, 300 * time.Microsecond,
+			time.Millisecond} {
 			s := NewSchedule(bps, 0)
 			for at := time.Duration(0); at < time.Second; at += 100 * time.Millisecond {
 				const span = 10 * time.Millisecond

@@ -125,6 +125,54 @@ func TestPacedWrite(t *testing.T) {
 	})
 }
 
+// TestPacedRest: a pause between writes is not made up for, as a timer that comes late is.
+func TestPacedRest(t *testing.T) {
+	oneProcessor(t)
+	within(t, func(w *World) {
+		w.Travel(Road{Delay: 500 * time.Microsecond}, 0)
+		server, client := w.connectPaced(t, 1_000_000)
+		defer w.closeBoth(server, client)
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		for range 3 {
+			began := w.Now()
+			w.await(time.Minute, func() { _, _ = server.Write(make([]byte, 100_000)) })
+			if took := w.Now() - began; took < 100*time.Millisecond {
+				t.Errorf("100000 bytes and headers at 1000000 bytes/s took %v", took)
+			}
+			w.clock.Advance(time.Second)
+		}
+	})
+}
+
+// TestReplacedRate: a rate that another takes the place of leaves no timer behind, though it would
+// have fired in minutes only.
+func TestReplacedRate(t *testing.T) {
+	oneProcessor(t)
+	within(t, func(w *World) {
+		w.Travel(Road{Delay: 500 * time.Microsecond}, 0)
+		server, client := w.connectPaced(t, 0)
+		defer w.closeBoth(server, client)
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		send := func() {
+			t.Helper()
+			if !w.await(time.Minute, func() { _, _ = server.Write(make([]byte, 100_000)) }) {
+				t.Error("a write does not end")
+			}
+			w.clock.Advance(10 * time.Second) // those of TCP expire
+		}
+		send()
+		timers := w.clock.Timers()
+		for _, rate := range []uint64{0, 1e6} {
+			must(t, server.SetPacing(1))
+			w.clock.AfterFunc(time.Second, func() { _ = server.SetPacing(rate) })
+			send()
+			if n := w.clock.Timers(); n != timers {
+				t.Errorf("%d timers after a byte per second became %d, %d before", n, rate, timers)
+			}
+		}
+	})
+}
+
 // TestPacedStall: of what the rate has let out to a peer that does not read, little more than 10 ms
 // of it is unsent, and the rest of the write waits.
 func TestPacedStall(t *testing.T) {
