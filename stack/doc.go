@@ -80,7 +80,7 @@
 // marked so with its own locks held; whoever holds one of them calls nothing of netstack that
 // locks, unless the line says what. TestLockOrder in folder tests compares the code with this list.
 //
-//	packetShard.mu
+//	packetShard.mu, socketPacing.turn
 //	ioSide.mu, listenerTable.mu, lifetime.live, handover.Handover.pausing, UDPConn.groups
 //	handover.taking.mu, hostmode.Host.following, linkMTU.mu, hostmode.Host.mu
 //	addrconf.Manager.changing, addrconf.autoconf.applying, addrconf.autoconf.mu

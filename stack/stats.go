@@ -78,6 +78,10 @@ type Stats struct {
 	UDPReceiveBufferErr uint64 // datagrams dropped because nobody read them in time
 	UDPChecksumErrors   uint64
 	UDPStampsLost       uint64 // transmit time stamps that nobody read in time
+
+	// UDPPaced gives the sockets that have a rate now, and UDPPacingWaits the writes that have
+	// waited for it.
+	UDPPaced, UDPPacingWaits uint64
 }
 
 // Stats returns the present values.
@@ -130,6 +134,8 @@ func (s *Stack) Stats() Stats {
 		UDPReceiveBufferErr: c.UDP.ReceiveBufferErrors.Value(),
 		UDPChecksumErrors:   c.UDP.ChecksumErrors.Value(),
 		UDPStampsLost:       s.udp.stampsLost.Load(),
+		UDPPaced:            uint64(max(0, s.udp.pacing.now.Load())),
+		UDPPacingWaits:      s.udp.pacing.waits.Load(),
 	}
 }
 

@@ -92,6 +92,8 @@ type UDPConn struct {
 
 	discovery atomic.Uint32 // a PathMTUDiscovery
 
+	pacing atomic.Pointer[socketPacing] // nil: there was no rate yet
+
 	sentStamps atomic.Pointer[sentStamps] // nil: none were asked for
 }
 
@@ -293,6 +295,7 @@ func (c *UDPConn) Close() error {
 	}
 	c.rd.stop()
 	c.wr.stop()
+	c.setPacing(0)
 	if q := c.sentStamps.Load(); q != nil {
 		q.rd.stop()
 	}
@@ -356,8 +359,9 @@ func (c *UDPConn) SetWriteBuffer(bytes int) error {
 type UDPSettings struct {
 	ReadBuffer, WriteBuffer int // bytes
 	TrafficClass            int
-	TTL                     int // to hosts; 0: the default
-	SegmentSize             int // see SetSegmentSize
+	TTL                     int    // to hosts; 0: the default
+	SegmentSize             int    // see SetSegmentSize
+	Pacing                  uint64 // bytes per second; 0: no limit
 	MulticastTTL            int
 	MulticastLoopback       bool
 }
@@ -368,8 +372,8 @@ func (c *UDPConn) Settings() UDPSettings {
 	groupTTL, _ := c.ep.GetSockOptInt(tcpip.MulticastTTLOption) // which every UDP endpoint has
 	return UDPSettings{ReadBuffer: int(o.GetReceiveBufferSize()),
 		WriteBuffer: int(o.GetSendBufferSize()), TrafficClass: int(c.class.Load()),
-		TTL: int(c.ttl.Load()), SegmentSize: int(c.segment.Load()), MulticastTTL: groupTTL,
-		MulticastLoopback: o.GetMulticastLoop()}
+		TTL: int(c.ttl.Load()), SegmentSize: int(c.segment.Load()), Pacing: c.pacingRate(),
+		MulticastTTL: groupTTL, MulticastLoopback: o.GetMulticastLoop()}
 }
 
 // set runs change unless the conn is closed.
@@ -526,19 +530,22 @@ func (c *UDPConn) peerAddr(offered net.Addr, from tcpip.FullAddress) net.Addr {
 
 // WriteBatch sends ms in order, each as [UDPConn.WriteMsgUDP] does, and rings one doorbell for as
 // many as it can. It returns how many were sent, as WriteBatch of x/net's PacketConn does: an error
-// is that of the first of ms, and a later one ends the batch and is the next call's. flags must be
-// 0.
+// is that of the first of ms, and a later one ends the batch and is the next call's. On a socket
+// with a rate ([UDPConn.SetPacing]) the first of ms waits for that, and no other. flags must be 0.
 func (c *UDPConn) WriteBatch(ms []Message, flags int) (int, error) {
 	if flags != 0 {
 		return 0, c.writeError(nil, errBatchFlags)
 	}
 	s := batchScratchPool.Get().(*batchScratch)
 	defer batchScratchPool.Put(s)
-	for sent := 0; ; sent++ {
+	for sent, patience := 0, waitForRate; ; sent++ {
 		if sent += c.writeDirect(s, ms[sent:]); sent == len(ms) {
 			return sent, nil
 		}
-		if err := c.writeMessage(&ms[sent]); err != nil {
+		if sent > 0 {
+			patience = sendAtOnce
+		}
+		if err := c.writeMessage(&ms[sent], patience); err != nil {
 			if sent > 0 {
 				err = nil
 			}
@@ -548,7 +555,7 @@ func (c *UDPConn) WriteBatch(ms []Message, flags int) (int, error) {
 }
 
 // writeMessage sends one datagram of a batch by itself.
-func (c *UDPConn) writeMessage(m *Message) error {
+func (c *UDPConn) writeMessage(m *Message, p patience) error {
 	var b []byte
 	if len(m.Buffers) == 1 {
 		b = m.Buffers[0]
@@ -562,7 +569,7 @@ func (c *UDPConn) writeMessage(m *Message) error {
 		_, err := c.WriteTo(b, m.Addr)
 		return err
 	}
-	n, nn, err := c.WriteMsgUDP(b, m.OOB, addr)
+	n, nn, err := c.writeMsgUDP(b, m.OOB, addr, p)
 	m.N, m.NN = n, nn
 	return err
 }
@@ -576,10 +583,16 @@ type batchScratch struct {
 var batchScratchPool = sync.Pool{New: func() any { return new(batchScratch) }}
 
 // writeDirect hands the first datagrams of a batch to the link, up to one whose path has no header
-// template or that is refused, and returns how many it sent.
+// template or that is refused, or for which the socket's rate has no room now, and returns how many
+// it sent.
 func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 	if c.stack.datagrams == nil || c.raddr != nil || c.check(&c.wr) != nil {
 		return 0
+	}
+	p := c.paced()
+	if p != nil {
+		p.turn.Lock()
+		defer p.turn.Unlock()
 	}
 	r := &c.routes
 	r.mu.RLock()
@@ -588,7 +601,11 @@ func (c *UDPConn) writeDirect(s *batchScratch, ms []Message) int {
 		return 0
 	}
 	n, now := 0, c.stack.moment()
-	for n < min(len(ms), maxBatch) && c.addDirect(s, n, &ms[n], now) {
+	for n < min(len(ms), maxBatch) && (p == nil || p.admitNow(c.stack.clock)) &&
+		c.addDirect(s, n, &ms[n], now) {
+		if p != nil {
+			p.count(&s.datagrams[n])
+		}
 		n++
 	}
 	sent := c.writeScratch(s, n)
@@ -935,6 +952,8 @@ type sendOptions struct {
 	oob     []byte        // the control messages
 
 	stamps TimestampFlags // of timestampsTx: which are wanted
+
+	patience patience // with the socket's rate
 }
 
 // ownOptions returns what the socket's options say.

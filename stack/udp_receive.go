@@ -1003,6 +1003,7 @@ type udpSockets struct {
 	stats tcpip.UDPStats
 
 	stampsLost atomic.Uint64 // of datagrams sent, for want of room in the error queue
+	pacing     pacedSockets
 }
 
 // udpPortTable has all sockets to which the link can deliver directly, by version of IP and port.

@@ -73,12 +73,17 @@ func (addrPort) Network() string { return "udp" }
 // datagrams of that many bytes, see [UDPConn.SetSegmentSize]; SO_TIMESTAMPING asks for its stamps,
 // see [UDPConn.SetTransmitTimestamps]. Others, and wrong ones, are EINVAL.
 func (c *UDPConn) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
+	return c.writeMsgUDP(b, oob, addr, waitForRate)
+}
+
+func (c *UDPConn) writeMsgUDP(b, oob []byte, addr *net.UDPAddr, p patience) (n, oobn int,
+	err error) {
 	to := c.remote
 	if addr != nil || c.raddr == nil {
 		to, err = c.destination(addr)
 	}
 	if err == nil {
-		err = c.sendMsg(b, oob, to)
+		err = c.sendMsg(b, oob, to, p)
 	}
 	if err != nil {
 		return 0, 0, c.writeError(orNil(addr), err)
@@ -93,7 +98,7 @@ func (c *UDPConn) WriteMsgUDPAddrPort(b, oob []byte, addr netip.AddrPort) (n, oo
 		to, err = c.destinationAddrPort(addr)
 	}
 	if err == nil {
-		err = c.sendMsg(b, oob, to)
+		err = c.sendMsg(b, oob, to, waitForRate)
 	}
 	if err != nil {
 		return 0, 0, c.writeError(addrPort{addr}, err)
@@ -101,11 +106,12 @@ func (c *UDPConn) WriteMsgUDPAddrPort(b, oob []byte, addr netip.AddrPort) (n, oo
 	return len(b), len(oob), nil
 }
 
-func (c *UDPConn) sendMsg(b, oob []byte, to tcpip.FullAddress) error {
+func (c *UDPConn) sendMsg(b, oob []byte, to tcpip.FullAddress, p patience) error {
 	o, from, err := c.messageOptions(oob, to)
 	if err != nil {
 		return err
 	}
+	o.patience = p
 	return c.send(b, to, from, "sendmsg", o)
 }
 
@@ -195,7 +201,16 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	if e := c.checkSend(b, to); e != 0 {
 		return os.NewSyscallError(call, e)
 	}
-	if done, err := c.sendByKernel(b, to, from, &o); done {
+	if p := c.paced(); p != nil {
+		return c.sendPaced(p, b, to, from, call, &o)
+	}
+	return c.sendNow(b, to, from, call, &o)
+}
+
+// sendNow is send of what may leave.
+func (c *UDPConn) sendNow(b []byte, to tcpip.FullAddress, from tcpip.Address, call string,
+	o *sendOptions) error {
+	if done, err := c.sendByKernel(b, to, from, o); done {
 		if err != nil {
 			err = c.orClosedErr(err)
 		}
@@ -203,14 +218,14 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	}
 	if c.raddr != nil { // an ICMP error about an earlier datagram costs this one, as on Linux
 		if terr := c.ep.LastError(); terr != nil {
-			if c.isTooLong(b, to, from, &o) { // which Linux sees first
+			if c.isTooLong(b, to, from, o) { // which Linux sees first
 				c.ep.SocketOptions().SetLastError(terr)
 				terr = &tcpip.ErrMessageTooLong{}
 			}
 			return syscallError(call, terr)
 		}
 	}
-	return c.dispatch(b, to, from, call, &o)
+	return c.dispatch(b, to, from, call, o)
 }
 
 // isTooLong says whether a datagram to one host has to be refused for its size.

@@ -65,6 +65,9 @@ func (p *page) writeNetwork(st *stack.Stack) {
 		s.UDPReceiveBufferErr)
 	count("udp_stamps_lost_total", "Transmit time stamps dropped as nobody read them in time.",
 		s.UDPStampsLost)
+	p.family(gauge, "udp_paced_sockets", "UDP sockets that have a rate.", of(s.UDPPaced))
+	count("udp_pacing_waits_total", "Writes that have waited for the rate of their UDP socket.",
+		s.UDPPacingWaits)
 	count("udp_unknown_port_total", "UDP datagrams to ports without a socket.", s.UDPUnknownPort)
 	p.family(counter, "checksum_errors_total", "Received packets with a wrong checksum.",
 		of(s.TCPChecksumErrors, "protocol", "tcp"), of(s.UDPChecksumErrors, "protocol", "udp"))

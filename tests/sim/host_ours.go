@@ -188,7 +188,11 @@ func (h *ourHost) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 }
 
 func (h *ourHost) packets(at netip.AddrPort) (net.PacketConn, error) {
-	return h.stack.ListenPacket("udp", at.String())
+	c, err := h.stack.ListenPacket("udp", at.String())
+	if err != nil || h.plan.Rate == 0 {
+		return c, err
+	}
+	return c, c.(*stack.UDPConn).SetPacing(h.plan.Rate)
 }
 
 // send does nothing: the NIC sends on its own.

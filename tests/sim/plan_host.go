@@ -52,7 +52,7 @@ type HostPlan struct {
 	Messages    int  // that a connection between two of them holds, each of them Late
 	Late        time.Duration
 
-	Rate uint64 // of its connections, bytes per second; 0: none
+	Rate uint64 // of its connections and UDP sockets, bytes per second; 0: none
 
 	// Of Plain: netstack cuts super-segments in software.
 	SoftwareGSO bool

@@ -113,8 +113,10 @@ func command(st *stack.Stack, words []string) (string, error) {
 		listening = append(listening, ln)
 		go acceptAll(ln)
 		return "listening on " + ln.Addr().String(), nil
-	case "paced": // an address, and bytes per second
-		return listenPaced(st, words[1], words[2])
+	case "paced": // an address, bytes per second, and PREFIX=bytes for some clients
+		return listenPaced(st, words[1], words[2], words[3:])
+	case "pacedudp": // peers
+		return sendPaced(st, words[1:])
 	case "close":
 		return "closed", closeListeners()
 	case "many": // an address and how many listeners
