@@ -308,6 +308,85 @@ func TestReadBack(t *testing.T) {
 	}
 }
 
+// TestPacingRate: SO_MAX_PACING_RATE that is set on the descriptor of a socket, a connection or
+// their listener, in either length, is the rate of the slice's, and is read there.
+func TestPacingRate(t *testing.T) {
+	set := func(rate uint64) func(fd uintptr) {
+		return func(fd uintptr) {
+			mustBeNil(t, unix.SetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE,
+				rate))
+		}
+	}
+	read := func(c interface{ Control(func(uintptr)) error }) (rate uint64) {
+		t.Helper()
+		mustBeNil(t, c.Control(func(fd uintptr) {
+			var err error
+			rate, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE)
+			mustBeNil(t, err)
+		}))
+		return rate
+	}
+	const none = 1<<64 - 1
+	check := func(s Socket, want uint64) {
+		t.Helper()
+		of, shown := ratesOf(s), want
+		if want == 0 {
+			shown = none
+		}
+		if got := read(s); of != want || got != shown {
+			t.Errorf("the slice's has %d, the descriptor shows %d, want %d", of, got, want)
+		}
+	}
+	server, client := stacktest.Pair(t)
+	p := programOn(server, nil)
+	l, _, err := p.Open(t.Context(), "tcp", &net.TCPAddr{Port: 80}, nil, nil)
+	mustBeNil(t, err)
+	defer l.Close()
+	accept := func() Socket {
+		c, err := client.Dial("tcp", net.JoinHostPort(server.Addrs()[0].Addr().String(), "80"))
+		mustBeNil(t, err)
+		t.Cleanup(func() { c.Close() })
+		s, _, err := l.Accept()
+		mustBeNil(t, err)
+		return s.(Socket)
+	}
+	s := accept()
+	check(s, 0)
+	mustBeNil(t, l.Control(set(5_000_000_000)))
+	check(accept(), 5_000_000_000)
+	check(s, 0)
+	mustBeNil(t, l.Control(set(0)))
+	check(accept(), 0)
+
+	u, _, err := p.Open(t.Context(), "udp4", &net.UDPAddr{}, nil, func(c syscall.RawConn) error {
+		return c.Control(set(1000))
+	})
+	mustBeNil(t, err)
+	defer u.Close()
+	check(u, 1000)
+	for _, s := range []Socket{s, u} {
+		mustBeNil(t, s.Control(set(4_999_999_999)))
+		check(s, 4_999_999_999)
+		mustBeNil(t, s.Control(func(fd uintptr) {
+			mustBeNil(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE,
+				77))
+		}))
+		check(s, 77)
+		mustBeNil(t, s.Control(set(none)))
+		check(s, 0)
+		mustBeNil(t, s.SetOption(unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 88))
+		check(s, 88)
+	}
+}
+
+// ratesOf returns the rate of a slice's socket.
+func ratesOf(s Socket) uint64 {
+	if c, ok := s.(*tcpSocket); ok {
+		return c.c.Settings().Pacing
+	}
+	return s.(*udpSocketConn).c.Settings().Pacing
+}
+
 // boundlessBuffers reports whether this process may set buffers beyond net.core.rmem_max.
 func boundlessBuffers(t *testing.T) bool {
 	t.Helper()

@@ -27,7 +27,7 @@ type sockOption struct{ level, name int }
 // have fail to be read and are passed over.
 var (
 	commonOptions = []sockOption{{unix.SOL_SOCKET, unix.SO_RCVBUF},
-		{unix.SOL_SOCKET, unix.SO_SNDBUF}}
+		{unix.SOL_SOCKET, unix.SO_SNDBUF}, pacingRate}
 	streamOptions = []sockOption{
 		{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.IPPROTO_TCP, unix.TCP_NODELAY},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL},
@@ -48,6 +48,29 @@ var (
 		{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT}, {unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS},
 	}
 )
+
+// pacingRate names the option of a rate in bytes per second. The kernel takes and gives it in 64
+// bits since Linux 4.20, all of which are set where there is none: as an int that is noRate.
+var pacingRate = sockOption{unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE}
+
+const noRate = -1
+
+// setOn sets an option of a kernel's socket.
+func (o sockOption) setOn(fd, v int) error {
+	if o == pacingRate {
+		return unix.SetsockoptUint64(fd, o.level, o.name, uint64(v))
+	}
+	return unix.SetsockoptInt(fd, o.level, o.name, v)
+}
+
+// readOf reads an option of a kernel's socket.
+func (o sockOption) readOf(fd int) (int, error) {
+	if o == pacingRate {
+		v, err := unix.GetsockoptUint64(fd, o.level, o.name)
+		return int(v), err
+	}
+	return unix.GetsockoptInt(fd, o.level, o.name)
+}
 
 // keptOptions names options that a slice's socket does not have: what is set is kept on the
 // stand-in, does nothing, and is logged. SO_PRIORITY is not among them: the kernel changes it with
@@ -167,9 +190,9 @@ func (s *standIn) showCurrent() {
 			_ = unix.SetsockoptInt(s.fd, o.level, o.name, v)
 			_ = unix.SetsockoptInt(s.fd, o.level, unix.SO_SNDBUFFORCE, v)
 		default:
-			_ = unix.SetsockoptInt(s.fd, o.level, o.name, v) // what it refuses, it does not show
+			_ = o.setOn(s.fd, v) // what it refuses, it does not show
 		}
-		if now, err := unix.GetsockoptInt(s.fd, o.level, o.name); err == nil {
+		if now, err := o.readOf(s.fd); err == nil {
 			s.seen[o] = now
 		}
 	}
@@ -207,7 +230,7 @@ func (s *standIn) makeSocket() error {
 func (s *standIn) readOptions() map[sockOption]int {
 	m := map[sockOption]int{}
 	for _, o := range s.options() {
-		if v, err := unix.GetsockoptInt(s.fd, o.level, o.name); err == nil {
+		if v, err := o.readOf(s.fd); err == nil {
 			m[o] = v
 		}
 	}
@@ -327,7 +350,7 @@ func (s *standIn) controlLocal(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
 		for o, v := range s.changed { // those of the other version of IP it does not have
-			_ = unix.SetsockoptInt(int(fd), o.level, o.name, halved(o, v))
+			_ = o.setOn(int(fd), halved(o, v))
 		}
 		if shares {
 			failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)

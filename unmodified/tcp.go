@@ -366,7 +366,16 @@ func (c *tcpSocket) currentOptions() map[sockOption]int {
 		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: int(s.UserTimeout / time.Millisecond),
 	}
 	addHeaderOptions(m, s.TrafficClass, s.TTL)
+	addRate(m, s.Pacing)
 	return m
+}
+
+// addRate adds the rate of a socket, 0 for none.
+func addRate(m map[sockOption]int, bytesPerSecond uint64) {
+	m[pacingRate] = int(bytesPerSecond)
+	if bytesPerSecond == 0 {
+		m[pacingRate] = noRate
+	}
 }
 
 // addHeaderOptions adds those of the IP header. A TTL of 0 is the default, which the stand-in has.
@@ -401,6 +410,8 @@ func (c *tcpSocket) setSockOption(o sockOption, v int) error {
 		return bareError(t.SetKeepAlive(v != 0))
 	case sockOption{unix.IPPROTO_TCP, unix.TCP_NODELAY}:
 		return bareError(t.SetNoDelay(v != 0))
+	case pacingRate:
+		return bareError(t.SetPacing(uint64(v)))
 	case sockOption{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}:
 		keep.Idle = time.Duration(v) * time.Second
 	case sockOption{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}:

@@ -492,6 +492,7 @@ func (c *udpSocketConn) currentOptions() map[sockOption]int {
 		{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS}: s.MulticastTTL,
 	}
 	addHeaderOptions(m, s.TrafficClass, s.TTL)
+	addRate(m, s.Pacing)
 	return m
 }
 
@@ -503,7 +504,7 @@ func (u *sharedUDP) setLocally(o sockOption, v int) {
 			continue // closed
 		}
 		_ = raw.Control(func(fd uintptr) { // it does not have those of the other version of IP
-			_ = unix.SetsockoptInt(int(fd), o.level, o.name, v)
+			_ = o.setOn(int(fd), v)
 		})
 	}
 }
@@ -520,6 +521,8 @@ func (c *udpSocketConn) setSockOption(o sockOption, v int) error {
 		return bareError(u.SetReadBuffer(v))
 	case sockOption{unix.SOL_SOCKET, unix.SO_SNDBUF}:
 		return bareError(u.SetWriteBuffer(v))
+	case pacingRate:
+		return bareError(u.SetPacing(uint64(v)))
 	case sockOption{unix.IPPROTO_IP, unix.IP_TOS}, sockOption{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}:
 		return bareError(u.SetTrafficClass(v))
 	case sockOption{unix.IPPROTO_IP, unix.IP_TTL},
