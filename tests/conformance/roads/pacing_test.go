@@ -217,8 +217,8 @@ func TestPacingSparesQueue(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := Road{Delay: 10 * time.Millisecond, Rate: tt.road / 8,
 				Queue: tt.road / 8 / 10} // 100 ms
-			without := transferAtOnce(t, r, conns, 0, tt.grow, tt.each)
-			with := transferAtOnce(t, r, conns, tt.rate/8, tt.grow, tt.each)
+			without := transferAtOnce(t, r, conns, 0, tt.grow, tt.each, notMeasured)
+			with := transferAtOnce(t, r, conns, tt.rate/8, tt.grow, tt.each, notMeasured)
 			t.Logf("without rates: %v; with rates: %v", without, with)
 			if without.lost == 0 {
 				t.Error("nothing is lost: the test shows nothing")
@@ -238,7 +238,9 @@ type transferred struct {
 	lost   int    // frames, for want of room in the queue
 	resent uint64 // segments
 	waits  uint64 // for a rate, and for the windows of connections that have one
+	frames int    // both ways
 	took   time.Duration
+	spent  time.Duration // of the processors
 }
 
 func (r transferred) String() string {
@@ -247,8 +249,9 @@ func (r transferred) String() string {
 
 // transferAtOnce sends each bytes by connections of a rate on a road, all at the same time. Before,
 // and without the rate, their windows grow by grow bytes on a road of the same delay and 40 Gbit/s.
-func transferAtOnce(t testing.TB, r Road, conns int, rate uint64, grow, each int) (
-	to transferred) {
+// spent tells what this process has taken of the processors.
+func transferAtOnce(t testing.TB, r Road, conns int, rate uint64, grow, each int,
+	spent func(testing.TB) time.Duration) (to transferred) {
 	t.Helper()
 	within(t, func(w *World) {
 		w.Travel(Road{Delay: r.Delay, Rate: 40e9 / 8, Queue: 1e9}, 0)
@@ -276,14 +279,18 @@ func transferAtOnce(t testing.TB, r Road, conns int, rate uint64, grow, each int
 			})
 		}
 		send(grow)
-		ways, before, began := w.Travel(r, 0), w.Server.Stats(), w.Now()
+		ways, before, began, used := w.Travel(r, 0), w.Server.Stats(), w.Now(), spent(t)
 		for _, c := range servers {
 			must(t, c.SetPacing(rate))
 		}
 		send(each)
 		st := w.Server.Stats()
 		to = transferred{ways[0].Full, st.TCPRetransmits - before.TCPRetransmits,
-			st.TCPPacingWaits + st.TCPPacingStalls, w.Now() - began}
+			st.TCPPacingWaits + st.TCPPacingStalls, ways[0].Frames + ways[1].Frames,
+			w.Now() - began, spent(t) - used}
 	})
 	return to
 }
+
+// notMeasured serves as spent where nobody looks at it.
+func notMeasured(testing.TB) time.Duration { return 0 }
