@@ -3,6 +3,7 @@ package filter
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -473,28 +474,29 @@ func TestCompiled(t *testing.T) {
 func TestIndex(t *testing.T) {
 	r := rand.New(rand.NewPCG(36, 2))
 	for range 300 {
-		starts, values := []uint64{0}, []uint32{0}
+		starts := []start{{}}
 		for n := r.IntN(200); len(starts) < n; {
 			step := uint64(1 + r.IntN(3))
 			if r.IntN(4) == 0 {
 				step = r.Uint64() >> (r.IntN(40) + 8)
 			}
-			last := starts[len(starts)-1]
+			last := starts[len(starts)-1].at
 			if last+step+1 <= last {
 				break
 			}
-			starts = append(starts, last+step+1)
-			values = append(values, uint32(len(values)))
+			starts = append(starts, start{last + step + 1, uint32(len(starts))})
 		}
-		x := newIndex(starts, values)
-		for i, s := range starts {
-			for _, key := range []uint64{s, s + 1, s - 1, s ^ r.Uint64()>>r.IntN(64)} {
+		x := newIndex(starts)
+		for i := range starts {
+			s := starts[i].at
+			for _, key := range []uint64{s, s + 1, s - 1, s ^ r.Uint64()>>r.IntN(64),
+				math.MaxUint64, math.MaxUint64 - r.Uint64N(9)} {
 				want := uint32(len(starts) - 1)
-				for want > 0 && starts[want] > key {
+				for want > 0 && starts[want].at > key {
 					want--
 				}
 				if got := x.find(key); got != want {
-					t.Fatalf("%d at start %d: %d, want %d of %d", key, i, got, want, starts)
+					t.Fatalf("%d at start %d: %d, want %d of %v", key, i, got, want, starts)
 				}
 			}
 		}

@@ -6,36 +6,39 @@ import (
 )
 
 // index finds the value of the interval that a number lies in: the one that begins last at or
-// before it. The numbers between two beginnings are cut into cells of equal size, as many as there
-// are beginnings, and a cell with more than a few beginnings is cut again. So a search takes one or
-// two steps for beginnings that are spread at random, whatever their number, and a few more where
-// they lie in heaps. It does not change once made.
+// before it. The numbers between two beginnings are cut into cells of equal size, about twice as
+// many as there are beginnings, and a cell with more than a few beginnings is cut again. So a
+// search takes one or two steps for beginnings that are spread at random, whatever their number,
+// and a few more where they lie in heaps. It does not change once made.
 type index struct {
-	starts []uint64 // ascending; the first is 0
-	values []uint32 // by start
-	nodes  []node   // the first is the root; none: there is one interval
-	cells  []cell
+	root   node
+	starts []start // ascending; the first is at 0
+	nodes  []node  // for cells that are cut
 }
 
-// node cuts the numbers from base on into cells of 1<<shift.
+// start says that an interval begins.
+type start struct {
+	at    uint64
+	value uint32 // at most maxValue
+}
+
+// node cuts some of the numbers into cells of 1<<shift, each of which begins at a multiple of that.
 type node struct {
-	base  uint64
+	base  uint64 // the first number, in cells
 	shift uint8
-	first uint32 // of its cells
-	count uint32
-	below uint32 // the value in front of base
-	above uint32 // the value behind the last cell
+	below uint32 // the value in front of the cells
+	above uint32 // the value behind them
+	cells []cell
 }
 
-// cell describes a part of the numbers.
-type cell struct {
-	value uint32 // of the interval that its first number lies in
-	// run says how many starts are in the cell, in the low bits, and above them which is the first;
-	// or that it is cut, and the number of its node.
-	run uint32
-}
+// cell describes a part of the numbers: it is the value of all of them; or else says, with the bit
+// mixed, that intervals begin in it: how many, in the low bits, and above them which is the first;
+// or that it is cut, and the number of its node.
+type cell uint32
 
 const (
+	mixed    = 1 << 31
+	maxValue = mixed - 1
 	runBits  = 3
 	runLimit = 4 // starts of a cell that are looked at one by one
 	cut      = 1<<runBits - 1
@@ -44,79 +47,101 @@ const (
 
 // newIndex makes an index of intervals, of which each start but the first is greater than the one
 // before.
-func newIndex(starts []uint64, values []uint32) *index {
-	x := &index{starts: starts, values: values}
-	if len(starts) > 1 {
-		x.cutNode(1, len(starts))
+func newIndex(starts []start) index {
+	x := index{starts: starts}
+	if len(starts) == 1 {
+		x.root = node{shift: 63, cells: []cell{cell(starts[0].value), cell(starts[0].value)}}
+		return x
 	}
+	x.root = x.cutNode(1, len(starts))
 	return x
 }
 
-// cutNode adds a node for the starts from a to b, and returns its number.
-func (x *index) cutNode(a, b int) uint32 {
-	at := len(x.nodes)
-	n := node{base: x.starts[a], below: x.values[a-1], above: x.values[b-1],
-		first: uint32(len(x.cells))}
-	width := min(bits.Len(uint(b-a)), bits.Len(uint(maxCells))-1)
-	n.shift = uint8(max(0, bits.Len64(x.starts[b-1]-n.base)-width))
-	n.count = uint32((x.starts[b-1]-n.base)>>n.shift) + 1
-	x.nodes = append(x.nodes, n)
-	x.cells = slices.Grow(x.cells, int(n.count))[:len(x.cells)+int(n.count)]
+// cutNode makes a node for the starts from a to b.
+func (x *index) cutNode(a, b int) node {
+	first, last := x.starts[a].at, x.starts[b-1].at
+	width := min(bits.Len(uint(b-a))+1, bits.Len(uint(maxCells))-1)
+	n := node{shift: uint8(max(0, bits.Len64(last-first)-width)), below: x.starts[a-1].value,
+		above: x.starts[b-1].value}
+	n.base = first >> n.shift
+	n.cells = make([]cell, last>>n.shift-n.base+1)
 	from := a
-	for i := range n.count {
+	for i := range n.cells {
 		to := from
-		for to < b && (x.starts[to]-n.base)>>n.shift == uint64(i) {
+		for to < b && x.starts[to].at>>n.shift == n.base+uint64(i) {
 			to++
 		}
-		c := cell{x.values[from-1], uint32(from)<<runBits | uint32(min(to-from, cut))}
-		if to-from > runLimit {
-			c.run = x.cutNode(from, to)<<runBits | cut
+		switch {
+		case to == from:
+			n.cells[i] = cell(x.starts[from-1].value)
+		case to-from <= runLimit:
+			n.cells[i] = mixed | cell(from)<<runBits | cell(to-from)
+		default:
+			at := len(x.nodes)
+			x.nodes = append(x.nodes, node{})
+			x.nodes[at] = x.cutNode(from, to)
+			n.cells[i] = mixed | cell(at)<<runBits | cut
 		}
-		x.cells[n.first+i] = c
 		from = to
 	}
-	return uint32(at)
+	return n
+}
+
+// look returns the cell of a number; the bit mixed, if it is in none.
+func (x *index) look(key uint64) cell {
+	i := key>>(x.root.shift&63) - x.root.base
+	if i < uint64(len(x.root.cells)) {
+		return x.root.cells[i]
+	}
+	return mixed
 }
 
 // find returns the value of a number's interval.
 func (x *index) find(key uint64) uint32 {
-	if len(x.nodes) == 0 {
-		return x.values[0]
+	if c := x.look(key); c < mixed {
+		return uint32(c)
 	}
-	n := &x.nodes[0]
+	return x.findFurther(key)
+}
+
+// findFurther does what find does where one look is not enough.
+func (x *index) findFurther(key uint64) uint32 {
+	n := &x.root
 	for {
-		if key < n.base {
+		at := key >> (n.shift & 63)
+		if at < n.base {
 			return n.below
 		}
-		i := (key - n.base) >> n.shift
-		if i >= uint64(n.count) {
+		i := at - n.base
+		if i >= uint64(len(n.cells)) {
 			return n.above
 		}
-		c := x.cells[uint64(n.first)+i]
-		switch count, at := c.run&cut, c.run>>runBits; count {
-		case 0:
-			return c.value
-		case cut:
-			n = &x.nodes[at]
-		default:
-			for i, start := range x.starts[at : at+count] {
-				if start > key {
-					break
-				}
-				c.value = x.values[int(at)+i]
-			}
-			return c.value
+		c := n.cells[i]
+		if c < mixed {
+			return uint32(c)
 		}
+		count, from := c&cut, c&^mixed>>runBits
+		if count == cut {
+			n = &x.nodes[from]
+			continue
+		}
+		value := x.starts[from-1].value
+		for _, s := range x.starts[from : from+count] {
+			if next := s.value; s.at <= key {
+				value = next
+			}
+		}
+		return value
 	}
 }
 
 // within marks a value of addressIndex.high: the low words count, too.
-const within = 1 << 31
+const within = 1 << 30
 
 // addressIndex finds the value of an address's interval.
 type addressIndex struct {
-	high *index   // by the first word; a value with the bit within is a place in low
-	low  []*index // by the second word
+	high index   // by the first word; a value with the bit within is a place in low
+	low  []index // by the second word
 }
 
 func (x *addressIndex) find(a address) uint32 {
@@ -127,7 +152,7 @@ func (x *addressIndex) find(a address) uint32 {
 	return v
 }
 
-// boundary says that an interval of addresses begins, and what its value is.
+// boundary says that an interval of addresses begins, and what its value is: less than within.
 type boundary struct {
 	at    address
 	value uint32
@@ -137,13 +162,12 @@ type boundary struct {
 // first address.
 func newAddressIndex(all []boundary) *addressIndex {
 	x := &addressIndex{}
-	var starts []uint64
-	var values []uint32
-	set := func(start uint64, value uint32) {
-		if n := len(starts); n > 0 && starts[n-1] == start {
-			values[n-1] = value
-		} else if n == 0 || values[n-1] != value {
-			starts, values = append(starts, start), append(values, value)
+	var starts []start
+	set := func(at uint64, value uint32) {
+		if n := len(starts); n > 0 && starts[n-1].at == at {
+			starts[n-1].value = value
+		} else if n == 0 || starts[n-1].value != value {
+			starts = append(starts, start{at, value})
 		}
 	}
 	before := all[0].value
@@ -163,20 +187,20 @@ func newAddressIndex(all []boundary) *addressIndex {
 		}
 		before, all = last, all[n:]
 	}
-	x.high = newIndex(starts, values)
+	x.high = newIndex(slices.Clip(starts))
 	return x
 }
 
 // addLow adds an index of the second words of boundaries with one first word. before is the value
 // in front of them.
 func (x *addressIndex) addLow(all []boundary, before uint32) uint32 {
-	starts, values := []uint64{0}, []uint32{before}
+	starts := []start{{0, before}}
 	if all[0].at.lo == 0 {
-		values[0], all = all[0].value, all[1:]
+		starts[0].value, all = all[0].value, all[1:]
 	}
 	for _, b := range all {
-		starts, values = append(starts, b.at.lo), append(values, b.value)
+		starts = append(starts, start{b.at.lo, b.value})
 	}
-	x.low = append(x.low, newIndex(starts, values))
+	x.low = append(x.low, newIndex(starts))
 	return uint32(len(x.low) - 1)
 }
