@@ -18,7 +18,7 @@ var most = struct {
 	packageFiles: 36,
 	knobs:        55,
 	causativeHas: 0,
-	productLines: 110_724,
+	productLines: 111_342,
 	oneWord:      24.4,
 	definitions:  10.2,
 }

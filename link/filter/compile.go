@@ -3,6 +3,7 @@ package filter
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"slices"
 )
 
@@ -12,6 +13,7 @@ type program struct {
 	policy    Verdict
 	rules     []check
 	v4, v6    sources
+	byPort    decisions
 	drops     bool     // some packet may be dropped
 	why       []string // by number of the rule, 0: the policy; for captures
 	meters    []int    // sizes of those that the rules need
@@ -91,8 +93,9 @@ func (c *check) mayMatch(family uint8, k kind) (may, always bool) {
 
 // sources holds the rules that may match, by source address of one family.
 type sources struct {
-	by      *addressIndex // values are numbers of classes, of the first kind
+	by      addressIndex // values are numbers of classes, of the first kind
 	classes []class
+	tables  []uint32 // by class, of TCP and UDP: its table in program.byPort
 	checks  []uint32 // of all classes, one after the other: numbers in program.rules
 }
 
@@ -128,8 +131,9 @@ func compile(d Direction, c *chainText) (*program, error) {
 		p.why = append(p.why, fmt.Sprintf("rule %d of the filter's chain %s drops it (line %d)",
 			i+1, d, r.line))
 	}
+	byPort := newDecisionMaker(&p.byPort, p.rules, c.policy)
 	for family, into := range map[uint8]*sources{4: &p.v4, 6: &p.v6} {
-		if err := into.compile(family, c.rules, p.rules); err != nil {
+		if err := into.compile(family, c.rules, byPort); err != nil {
 			return nil, fmt.Errorf("chain %s: %w", d, err)
 		}
 	}
@@ -173,18 +177,26 @@ func newCheck(r *rule, number int32) check {
 
 // only returns the range that a set is; one is false if it is not one range.
 func (s *portSet) only() (first, last uint16, one bool) {
-	ranges, before := 0, false
-	for i := range 1 << 16 {
-		has := s.has(uint16(i))
-		if has && !before {
-			ranges, first = ranges+1, uint16(i)
-		}
-		if has {
-			last = uint16(i)
-		}
-		before = has
+	edges := s.edges()
+	if len(edges) != 2 {
+		return 0, 0, false
 	}
-	return first, last, ranges == 1
+	return uint16(edges[0]), uint16(edges[1] - 1), true
+}
+
+// edges returns in turn the ports at which a range of the set begins and those behind its end.
+func (s *portSet) edges() (all []int) {
+	before := uint64(0) // the port in front
+	for i, word := range s {
+		for turns := word ^ (word<<1 | before); turns != 0; turns &= turns - 1 {
+			all = append(all, i<<6+bits.TrailingZeros64(turns))
+		}
+		before = word >> 63
+	}
+	if before != 0 {
+		all = append(all, 1<<16)
+	}
+	return all
 }
 
 // indexOfSet makes an index with value 1 for the set's addresses, 0 for others.
@@ -203,7 +215,7 @@ func indexOfSet(s *addressSet) *addressIndex {
 			add(r.last.next(s.family), 0)
 		}
 	}
-	return newAddressIndex(all)
+	return newAddressIndex(all, 0)
 }
 
 // edge says where a rule's source addresses begin or end.
@@ -215,7 +227,7 @@ type edge struct {
 
 // compile cuts the addresses of a family into intervals with the same rules, and the intervals with
 // the same rules into classes.
-func (s *sources) compile(family uint8, rules []rule, checks []check) error {
+func (s *sources) compile(family uint8, rules []rule, byPort *decisionMaker) error {
 	var edges []edge
 	var active []uint32 // in ascending order
 	for i := range rules {
@@ -241,7 +253,7 @@ func (s *sources) compile(family uint8, rules []rule, checks []check) error {
 			active = edges[0].apply(active)
 			edges = edges[1:]
 		}
-		value, err := s.classesOf(family, active, checks, known)
+		value, err := s.classesOf(family, active, byPort, known)
 		if err != nil {
 			return err
 		}
@@ -252,7 +264,7 @@ func (s *sources) compile(family uint8, rules []rule, checks []check) error {
 			break
 		}
 	}
-	s.by = newAddressIndex(all)
+	s.by = *newAddressIndex(all, sourceCells)
 	return nil
 }
 
@@ -270,13 +282,13 @@ func (e edge) apply(active []uint32) []uint32 {
 
 // classesOf returns the number of the first of the classes with these rules, one for each kind of
 // packet, as far as they can be reached.
-func (s *sources) classesOf(family uint8, active []uint32, checks []check,
+func (s *sources) classesOf(family uint8, active []uint32, byPort *decisionMaker,
 	known map[string]uint32) (uint32, error) {
 	var reached [kinds][]uint32
 	var key []byte
 	for k := range kinds {
 		for _, r := range active {
-			may, always := checks[r].mayMatch(family, k)
+			may, always := byPort.checks[r].mayMatch(family, k)
 			if may {
 				reached[k] = append(reached[k], r)
 				key = binary.LittleEndian.AppendUint32(key, r)
@@ -291,13 +303,18 @@ func (s *sources) classesOf(family uint8, active []uint32, checks []check,
 		return n, nil
 	}
 	n := uint32(len(s.classes))
-	for _, rules := range reached {
+	for k, rules := range reached {
 		if len(s.checks)+len(rules) > maxChecks {
 			return 0, fmt.Errorf("more than %d combinations of source addresses and rules: write "+
 				"one rule with a set of prefixes in place of many rules", maxChecks)
 		}
 		s.classes = append(s.classes, class{uint32(len(s.checks)), uint32(len(rules))})
 		s.checks = append(s.checks, rules...)
+		table := uint32(0)
+		if k == int(kindTCP) || k == int(kindUDP) {
+			table = byPort.tableOf(kind(k), rules)
+		}
+		s.tables = append(s.tables, table)
 	}
 	known[string(key)] = n
 	return n, nil

@@ -21,9 +21,10 @@
 //
 // A list is compiled at each change (compile.go): source addresses become intervals with a direct
 // index (index.go), each with the rules that may match there, so that the number of prefixes does
-// not count. Filter has the compiled form, for any number of endpoints; a change of the list is
-// seen by each packet as a whole.
+// not count, and with a table of what becomes of TCP and UDP by destination port (decisions.go).
+// Batch judges most packets by these two looks alone. Filter has the compiled form, for any number
+// of endpoints; a change of the list is seen by each packet as a whole.
 //
 // What cannot be decided from a packet alone is in state.go: answers to what this host has begun,
-// errors about what is let in, and later fragments.
+// errors about what is let in, and later fragments. flows.go remembers for it.
 package filter

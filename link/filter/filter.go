@@ -74,6 +74,7 @@ type compiled struct {
 // New returns a filter with a list; nil: everything passes. It goes by the time of c.
 func New(list *List, c clock.Clock) (*Filter, error) {
 	f := &Filter{clock: c, made: c.Now(), log: slog.New(slog.DiscardHandler)}
+	f.flows.seedHash()
 	f.expiry = c.NewStopped(f.expire)
 	f.denials.timer = c.NewStopped(f.denyAsked)
 	f.denials.asked = make([]denial, 0, maxAsked)
@@ -289,7 +290,7 @@ func indexOfEntries(family uint8, entries []*Entry) *addressIndex {
 		open = append(open, r)
 	}
 	closeBefore(address{}, true)
-	return newAddressIndex(bounds)
+	return newAddressIndex(bounds, sourceCells)
 }
 
 // entryOf returns the entry of a packet's source, from 1; 0: there is none.
@@ -322,89 +323,6 @@ func (c *compiled) received(p *Packet) (Verdict, int32) {
 // now returns seconds since the filter was made.
 func (f *Filter) now() uint32 { return uint32(f.clock.Since(f.made) / time.Second) }
 
-// Batch judges the packets that one goroutine receives. The zero value is ready.
-type Batch struct {
-	f      *Filter
-	c      *compiled
-	packet Packet
-	last   *atomic.Uint64 // n packets are to be added to it
-	n      uint64
-	drops  uint64 // by rules that may drop ahead of the filter
-}
-
-// Begin begins a batch of packets, up to End, which are judged by the list as it is now, and
-// reports whether they need be judged at all. f may be nil.
-func (b *Batch) Begin(f *Filter) bool {
-	if f == nil {
-		return false
-	}
-	b.f, b.c = f, f.current.Load()
-	return b.c != nil && b.c.judges[Input]
-}
-
-// End publishes the counts.
-func (b *Batch) End() {
-	if b.n > 0 {
-		b.last.Add(b.n)
-		b.n = 0
-	}
-}
-
-// count adds one to a count, at the next call with another, or at End.
-func (b *Batch) count(to *atomic.Uint64) {
-	if b.last != to {
-		b.End()
-		b.last = to
-	}
-	b.n++
-}
-
-// Receive says why a received packet, from its IP header on, is dropped; "": it is not.
-func (b *Batch) Receive(ip []byte) string {
-	p, c := &b.packet, b.c
-	if !p.Read(ip) {
-		return "" // which the stack refuses
-	}
-	if len(c.entries) > 0 {
-		if n := c.entryOf(p); n > 0 {
-			e := c.entries[n-1]
-			b.count(&e.tally.n)
-			if e.Verdict == Allowed || b.f.lets(c, p, ip, false) {
-				return ""
-			}
-			b.f.offload.wakeUp()
-			return c.why[n-1]
-		}
-	}
-	in := c.chains[Input]
-	if in == nil {
-		return ""
-	}
-	v, n := in.judge(p, func(r *check) bool {
-		if r.bySource != nil {
-			return b.f.sourceReaches(c, r, p)
-		}
-		return b.f.reaches(c, Input, r)
-	})
-	b.count(&c.hits[Input][n])
-	if v == Accept {
-		if p.fragment {
-			b.f.noteFragments(p)
-		}
-		return ""
-	}
-	if b.f.lets(c, p, ip, n == 0) {
-		return ""
-	}
-	if n > 0 && c.spans[n-1] != nil {
-		if b.drops++; b.drops%sampledDrops == 0 {
-			c.tallySource(n, p, sampledDrops)
-			b.f.offload.wakeUp()
-		}
-	}
-	return in.why[n]
-}
-
 // Send says why a packet that is about to be sent, from its IP header on, is dropped; "": it is
 // not. Of TCP only what begins a connection may be. f may be nil.
 func (f *Filter) Send(ip []byte) string {
@@ -419,19 +337,20 @@ func (f *Filter) Send(ip []byte) string {
 	if !p.Read(ip) || p.proto == protoTCP && p.hasFlags && p.flags&(flagSYN|flagACK) != flagSYN {
 		return ""
 	}
+	var now moment
 	if out := c.chains[Output]; out != nil {
-		v, n := out.judge(&p, func(r *check) bool { return f.reaches(c, Output, r) })
+		v, n := out.judge(&p, func(r *check) bool {
+			return c.reaches(Output, r, now.nanoseconds(f))
+		})
 		c.hits[Output][n].Add(1)
 		if v == Drop && !(n == 0 && p.isHousekeeping()) &&
-			!(p.later && f.flows.has(fragmentsOf(&p), f.now(), 0)) {
+			!(p.later && f.hasFlow(fragmentsOf(&p), &now, 0)) {
 			return out.why[n]
 		}
-		if p.fragment {
-			f.noteFragments(&p)
-		}
+		f.noteFragments(&p, &now)
 	}
 	if c.judges[Input] {
-		f.noteSent(c, &p)
+		f.noteSent(c, &p, &now)
 	}
 	return ""
 }
@@ -440,8 +359,7 @@ func (f *Filter) Send(ip []byte) string {
 type bucket struct{ full atomic.Int64 }
 
 // reaches reports whether a rule's limit matches a packet now, and counts the packet in it.
-func (f *Filter) reaches(c *compiled, d Direction, r *check) bool {
-	now := int64(f.clock.Since(f.made))
+func (c *compiled) reaches(d Direction, r *check, now int64) bool {
 	each := int64(r.limit.per) * int64(time.Second) / int64(r.limit.amount)
 	most := each * int64(r.limit.burst)
 	b := &c.buckets[d][r.number].full
@@ -458,9 +376,9 @@ func (f *Filter) reaches(c *compiled, d Direction, r *check) bool {
 }
 
 // sourceReaches does what reaches does for a limit that each source has of its own.
-func (f *Filter) sourceReaches(c *compiled, r *check, p *Packet) bool {
+func (f *Filter) sourceReaches(c *compiled, r *check, p *Packet, now int64) bool {
 	over := c.meters[r.meter].takePacket(p.src.prefixOf(p.family, r.bySource.bits), p.family, r,
-		int64(f.clock.Since(f.made)), &f.denials)
+		now, &f.denials)
 	return over == r.limit.over
 }
 

@@ -486,7 +486,7 @@ func TestIndex(t *testing.T) {
 			}
 			starts = append(starts, start{last + step + 1, uint32(len(starts))})
 		}
-		x := newIndex(starts)
+		x := newIndex(starts, r.IntN(13))
 		for i := range starts {
 			s := starts[i].at
 			for _, key := range []uint64{s, s + 1, s - 1, s ^ r.Uint64()>>r.IntN(64),

@@ -46,21 +46,21 @@ const (
 )
 
 // newIndex makes an index of intervals, of which each start but the first is greater than the one
-// before.
-func newIndex(starts []start) index {
+// before, with about 1<<least cells or more.
+func newIndex(starts []start, least int) index {
 	x := index{starts: starts}
 	if len(starts) == 1 {
 		x.root = node{shift: 63, cells: []cell{cell(starts[0].value), cell(starts[0].value)}}
 		return x
 	}
-	x.root = x.cutNode(1, len(starts))
+	x.root = x.cutNode(1, len(starts), least)
 	return x
 }
 
 // cutNode makes a node for the starts from a to b.
-func (x *index) cutNode(a, b int) node {
+func (x *index) cutNode(a, b, least int) node {
 	first, last := x.starts[a].at, x.starts[b-1].at
-	width := min(bits.Len(uint(b-a))+1, bits.Len(uint(maxCells))-1)
+	width := min(max(bits.Len(uint(b-a))+1, least), bits.Len(uint(maxCells))-1)
 	n := node{shift: uint8(max(0, bits.Len64(last-first)-width)), below: x.starts[a-1].value,
 		above: x.starts[b-1].value}
 	n.base = first >> n.shift
@@ -79,7 +79,7 @@ func (x *index) cutNode(a, b int) node {
 		default:
 			at := len(x.nodes)
 			x.nodes = append(x.nodes, node{})
-			x.nodes[at] = x.cutNode(from, to)
+			x.nodes[at] = x.cutNode(from, to, 0)
 			n.cells[i] = mixed | cell(at)<<runBits | cut
 		}
 		from = to
@@ -158,9 +158,13 @@ type boundary struct {
 	value uint32
 }
 
+// sourceCells says how many cells the addresses of sources are cut into at least, as the number of
+// bits: with few prefixes nearly all sources are in cells without any.
+const sourceCells = 14
+
 // newAddressIndex makes an index of intervals in ascending order, of which the first begins at the
-// first address.
-func newAddressIndex(all []boundary) *addressIndex {
+// first address, with about 1<<least cells or more.
+func newAddressIndex(all []boundary, least int) *addressIndex {
 	x := &addressIndex{}
 	var starts []start
 	set := func(at uint64, value uint32) {
@@ -187,7 +191,7 @@ func newAddressIndex(all []boundary) *addressIndex {
 		}
 		before, all = last, all[n:]
 	}
-	x.high = newIndex(slices.Clip(starts))
+	x.high = newIndex(slices.Clip(starts), least)
 	return x
 }
 
@@ -201,6 +205,6 @@ func (x *addressIndex) addLow(all []boundary, before uint32) uint32 {
 	for _, b := range all {
 		starts = append(starts, start{b.at.lo, b.value})
 	}
-	x.low = append(x.low, newIndex(starts))
+	x.low = append(x.low, newIndex(starts, 0))
 	return uint32(len(x.low) - 1)
 }

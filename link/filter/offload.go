@@ -286,7 +286,7 @@ func (f *Filter) noteBound(k flow) {
 // forgetBound forgets what noteBound has remembered and is over. mu is held.
 func (f *Filter) forgetBound() {
 	for k := range f.offload.bound {
-		if !f.flows.remembers(k, f.now()) {
+		if !f.flows.remembers(&k, f.now()) {
 			delete(f.offload.bound, k)
 		}
 	}

@@ -193,10 +193,14 @@ func (p *Packet) isHousekeeping() bool {
 	case protoICMPv6:
 		return p.typed && p.family == 6 && (p.kind >= 130 && p.kind <= 136 || p.kind == 143)
 	case protoUDP:
-		const server4, client4, client6, server6 = 67, 68, 546, 547
-		pair := [2]uint16{min(p.sport, p.dport), max(p.sport, p.dport)}
-		return p.ports && (pair == [2]uint16{server4, client4} ||
-			pair == [2]uint16{client6, server6})
+		return p.ports && isHousekeepingPort(p.sport, p.dport)
 	}
 	return false
+}
+
+// isHousekeepingPort reports the ports of DHCP's clients and servers.
+func isHousekeepingPort(from, to uint16) bool {
+	const server4, client4, client6, server6 = 67, 68, 546, 547
+	low, high := min(from, to), max(from, to)
+	return low == server4 && high == client4 || low == client6 && high == server6
 }

@@ -1,8 +1,8 @@
 package filter
 
 import (
-	"sync"
-	"sync/atomic"
+	"encoding/binary"
+	"time"
 )
 
 // A list says nothing of three kinds of packets that a host cannot do without, so what it would
@@ -36,157 +36,80 @@ func fragmentsOf(p *Packet) flow {
 		fragments: true}
 }
 
-const (
-	// maxFlows bounds what is remembered, of about 100 bytes each.
-	maxFlows   = 1 << 17
-	flowShards = 32
-	// firstDialPort begins the ports that dials get (stack's 32768 to 60999, and 61440 and
-	// up on the host's own address). What is sent from a lower port is taken for an answer.
-	firstDialPort = 32768
-	// searched says how many flows are looked at for one that may be forgotten.
-	searched = 32
-)
+// firstDialPort begins the ports that dials get (stack's 32768 to 60999, and 61440 and up on the
+// host's own address). What is sent from a lower port is taken for an answer.
+const firstDialPort = 32768
 
-// Times for which a flow is remembered after its last packet, in seconds.
-const (
-	idleTCP       = 5 * 86400
-	idleClosing   = 120
-	idleDatagrams = 180
-	idleEcho      = 30
-	idleFragments = 30
-)
-
-// flowState holds what is known of a flow. Its fields are read and written without a lock.
-type flowState struct {
-	seen    atomic.Uint32 // when there was a packet last, in seconds since the filter was made
-	closing atomic.Bool   // a FIN or RST has passed
+// moment holds the time at which packets of a batch are judged, read from the clock when it is
+// asked for first.
+type moment struct {
+	sinceMade int64 // in nanoseconds
+	known     bool
 }
 
-// flows remembers flows. Any goroutine may use it.
-type flows struct {
-	shards [flowShards]struct {
-		mu  sync.RWMutex
-		all map[flow]*flowState
+// nanoseconds returns the time since f was made.
+func (m *moment) nanoseconds(f *Filter) int64 {
+	if !m.known {
+		m.sinceMade, m.known = int64(f.clock.Since(f.made)), true
 	}
+	return m.sinceMade
 }
 
-// shardOf spreads flows by what strangers choose least: our port and the words of the addresses.
-func shardOf(k *flow) uint64 {
-	h := k.remote.hi ^ k.remote.lo ^ k.local.lo ^ uint64(k.localPort)<<16 ^ uint64(k.id)
-	return h * 0x9e3779b97f4a7c15 >> 59 % flowShards
-}
-
-// idle returns for how long a flow is remembered.
-func (k *flow) idle(s *flowState) uint32 {
-	switch {
-	case k.fragments:
-		return idleFragments
-	case k.proto == protoTCP && s.closing.Load():
-		return idleClosing
-	case k.proto == protoTCP:
-		return idleTCP
-	case k.proto == protoUDP:
-		return idleDatagrams
-	}
-	return idleEcho
-}
-
-// note remembers a flow as of now.
-func (f *flows) note(k flow, now uint32, begins bool) {
-	s := &f.shards[shardOf(&k)]
-	s.mu.RLock()
-	known := s.all[k]
-	s.mu.RUnlock()
-	if known == nil {
-		s.mu.Lock()
-		if known = s.all[k]; known == nil {
-			if s.all == nil {
-				s.all = map[flow]*flowState{}
-			}
-			if len(s.all) >= maxFlows/flowShards {
-				makeRoom(s.all, now)
-			}
-			known = &flowState{}
-			s.all[k] = known
-		}
-		s.mu.Unlock()
-	}
-	if known.seen.Store(now); begins {
-		known.closing.Store(false)
-	}
-}
-
-// makeRoom forgets flows that are over, or else the one of some that was seen least lately.
-func makeRoom(all map[flow]*flowState, now uint32) {
-	var oldest *flow
-	left, looked := uint32(0), 0
-	for k, s := range all {
-		age := now - s.seen.Load()
-		if age > k.idle(s) {
-			delete(all, k)
-		} else if age >= left {
-			oldest, left = &k, age
-		}
-		if looked++; looked == searched {
-			break
-		}
-	}
-	if len(all) >= maxFlows/flowShards && oldest != nil {
-		delete(all, *oldest)
-	}
-}
-
-// has reports whether a flow is remembered, and has it stay so. flags are those of a TCP segment.
-func (f *flows) has(k flow, now uint32, flags uint8) bool {
-	s := &f.shards[shardOf(&k)]
-	s.mu.RLock()
-	known := s.all[k]
-	s.mu.RUnlock()
-	if known == nil || now-known.seen.Load() > k.idle(known) {
-		return false
-	}
-	known.seen.Store(now)
-	if flags&(flagFIN|flagRST) != 0 {
-		known.closing.Store(true)
-	}
-	return true
-}
-
-// remembers reports whether a flow is remembered.
-func (f *flows) remembers(k flow, now uint32) bool {
-	s := &f.shards[shardOf(&k)]
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	known := s.all[k]
-	return known != nil && now-known.seen.Load() <= k.idle(known)
-}
-
-// count returns how many flows are remembered, those that are over included.
-func (f *flows) count() (n int) {
-	for i := range f.shards {
-		s := &f.shards[i]
-		s.mu.RLock()
-		n += len(s.all)
-		s.mu.RUnlock()
-	}
-	return n
-}
+// seconds returns the time since f was made.
+func (m *moment) seconds(f *Filter) uint32 { return uint32(m.nanoseconds(f) / int64(time.Second)) }
 
 // lets reports whether a received packet passes although the list drops it, by the policy if policy
 // is set.
-func (f *Filter) lets(c *compiled, p *Packet, ip []byte, policy bool) bool {
+func (b *Batch) lets(p *Packet, ip []byte, policy bool) bool {
 	switch {
 	case policy && p.isHousekeeping():
 		return true
 	case p.later:
-		return f.flows.has(fragmentsOf(p), f.now(), 0)
+		return b.f.hasFlow(fragmentsOf(p), &b.time, 0)
 	case p.isError():
-		return f.letsError(c, p, ip)
-	case p.isAnswer() && f.flows.has(receivedFlow(p), f.now(), p.flags):
-		f.noteFragments(p)
+		return b.letsError(p, ip)
+	case p.isAnswer() && b.f.hasFlow(receivedFlow(p), &b.time, p.flags):
+		b.f.noteFragments(p, &b.time)
 		return true
 	}
 	return false
+}
+
+// hasFlow reports whether a flow is remembered, and has it stay so.
+func (f *Filter) hasFlow(k flow, now *moment, flags uint8) bool {
+	return f.flows.some.Load() && f.flows.has(&k, now.seconds(f), flags)
+}
+
+// letsUsual does what lets does for a packet that Receive has found to be whole.
+func (b *Batch) letsUsual(ip []byte, policy bool) bool {
+	proto, h := usualTransport(ip)
+	flags := uint8(0)
+	switch {
+	case proto == protoTCP:
+		if flags = h[13]; flags&(flagSYN|flagACK) == flagSYN {
+			return false
+		}
+	case policy && isHousekeepingPort(binary.BigEndian.Uint16(h[:]),
+		binary.BigEndian.Uint16(h[2:])):
+		return true
+	}
+	return b.f.flows.some.Load() && b.hasUsualFlow(ip, flags)
+}
+
+// hasUsualFlow reports whether the flow of such a packet is remembered, and has it stay so.
+func (b *Batch) hasUsualFlow(ip []byte, flags uint8) bool {
+	proto, h := usualTransport(ip)
+	k := flow{proto: proto, family: 4, remotePort: binary.BigEndian.Uint16(h[:]),
+		localPort: binary.BigEndian.Uint16(h[2:])}
+	if ip[0]>>4 == 4 {
+		k.remote.hi = uint64(binary.BigEndian.Uint32(ip[12:]))
+		k.local.hi = uint64(binary.BigEndian.Uint32(ip[16:]))
+	} else {
+		k.family = 6
+		k.remote = address{bigEndian64(ip[8:]), bigEndian64(ip[16:])}
+		k.local = address{bigEndian64(ip[24:]), bigEndian64(ip[32:])}
+	}
+	return b.f.flows.has(&k, b.time.seconds(b.f), flags)
 }
 
 // isAnswer reports what may answer something that this host has begun.
@@ -205,7 +128,7 @@ func (p *Packet) isAnswer() bool {
 }
 
 // letsError decides about a message of ICMP by the packet that it is about.
-func (f *Filter) letsError(c *compiled, p *Packet, ip []byte) bool {
+func (b *Batch) letsError(p *Packet, ip []byte) bool {
 	const messageLen = 8
 	var about Packet
 	at := p.payload + messageLen
@@ -214,21 +137,21 @@ func (f *Filter) letsError(c *compiled, p *Packet, ip []byte) bool {
 		return false
 	}
 	answer := about.reversed()
-	if v, _ := c.received(&answer); v == Accept {
+	if v, _ := b.c.received(&answer); v == Accept {
 		return true
 	}
-	return f.flows.has(receivedFlow(&answer), f.now(), 0)
+	return b.f.hasFlow(receivedFlow(&answer), &b.time, 0)
 }
 
 // noteFragments lets later fragments pass behind the first of a packet that passes.
-func (f *Filter) noteFragments(p *Packet) {
+func (f *Filter) noteFragments(p *Packet, now *moment) {
 	if p.fragment && !p.later {
-		f.flows.note(fragmentsOf(p), f.now(), true)
+		f.flows.note(fragmentsOf(p), now.seconds(f), true)
 	}
 }
 
 // noteSent remembers what a packet that is sent begins, if the list would drop the answer.
-func (f *Filter) noteSent(c *compiled, p *Packet) {
+func (f *Filter) noteSent(c *compiled, p *Packet, now *moment) {
 	begins := false
 	switch {
 	case p.proto == protoTCP:
@@ -245,7 +168,7 @@ func (f *Filter) noteSent(c *compiled, p *Packet) {
 	answer := p.reversed()
 	if v, _ := c.received(&answer); v == Drop {
 		k := receivedFlow(&answer)
-		f.flows.note(k, f.now(), true)
+		f.flows.note(k, now.seconds(f), true)
 		if p.proto == protoTCP && p.sport < firstDialPort {
 			f.noteBound(k)
 		}

@@ -84,6 +84,10 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	}
 	if filtered {
 		w.filter.End()
+		if w.filtered > 0 {
+			w.count.drops[dropFiltered].Add(w.filtered)
+			w.filtered = 0
+		}
 	}
 }
 
@@ -110,7 +114,7 @@ func (w *worker) passesFilter(frame []byte, l *hdr.Packet) bool {
 	if why == "" {
 		return true
 	}
-	w.count.drops[dropFiltered].Add(1)
+	w.filtered++
 	w.refusal = why
 	return false
 }

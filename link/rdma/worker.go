@@ -149,7 +149,8 @@ type worker struct {
 	nicTime  nicTime
 	timed    bool // nicTime has followed this batch
 
-	filter filter.Batch // Options.Filter, for this batch
+	filter   filter.Batch // Options.Filter, for this batch
+	filtered uint64       // frames of this batch that it drops
 
 	origin origin // of the frames at hand
 	away   []byte // the frame at hand for Steering.Send or Relay

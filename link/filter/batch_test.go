@@ -1,0 +1,334 @@
+package filter
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
+)
+
+// richList adds to a random list rules about flags, source ports, wide ranges of ports, and limits.
+func richList(r *rand.Rand) string {
+	lines := strings.SplitAfter(randomList(r, 12), "\n")
+	rules := []string{"tcp flags syn / syn,ack", "tcp dport 1-3 tcp flags ack / ack",
+		"tcp flags fin,rst / fin,rst", "udp sport 3",
+		"tcp sport 1-3 tcp dport { 2, 255-257, 60000 }",
+		"tcp dport { 0-255, 512-65535 }", "tcp dport != 40000", "udp dport 256-40000",
+		"meta l4proto { tcp, udp } th dport { 3, 255, 65535 }", "ip saddr 10.0.0.0/9",
+		"ip6 saddr 2001:db8:1::/48 tcp dport 0-4", "limit rate 30/minute burst 3 packets",
+		"tcp dport 2 limit rate over 20/minute burst 2 packets"}
+	meters := []string{"meter a size 16384 { ip saddr limit rate 20/minute burst 2 packets }",
+		"udp dport 0-4 meter b size 16384 { ip saddr and 255.0.0.0 limit rate over 5/second }"}
+	chain := ""
+	for i, line := range lines {
+		if strings.HasPrefix(line, "chain") {
+			chain = line
+		}
+		here := rules
+		if strings.HasPrefix(chain, "chain input") {
+			here = append(here[:len(here):len(here)], meters...)
+		}
+		inside := chain != "" && !strings.HasPrefix(line, "chain") && line != "}\n"
+		for inside && r.IntN(3) == 0 {
+			lines[i] += "\t" + here[r.IntN(len(here))] + " " + Verdict(r.IntN(2)).String() + "\n"
+		}
+		if line == "}\n" {
+			chain = ""
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// richPacket makes a packet that rules of richList may be about, some with options and some cut.
+func richPacket(r *rand.Rand) []byte {
+	ip := randomPacket(r)
+	at := ipv4Len
+	if ip[0]>>4 == 6 {
+		at = ipv6Len
+	}
+	if proto := ip[9]; at == ipv4Len && isUsual(proto) || at == ipv6Len && isUsual(ip[6]) {
+		ports := []uint16{0, 1, 2, 3, 4, 22, 67, 68, 255, 256, 257, 546, 547, 40000, 60000, 65535}
+		binary.BigEndian.PutUint16(ip[at:], ports[r.IntN(len(ports))])
+		binary.BigEndian.PutUint16(ip[at+2:], ports[r.IntN(len(ports))])
+		ip[at+13] = []uint8{flagSYN, flagACK, flagSYN | flagACK, flagFIN | flagACK, flagRST,
+			uint8(r.IntN(256))}[r.IntN(6)]
+	}
+	if at == ipv4Len && r.IntN(8) == 0 {
+		ip[0]++
+		ip = append(append(append([]byte(nil), ip[:at]...), 1, 1, 1, 1), ip[at:]...)
+	}
+	if r.IntN(8) == 0 {
+		ip = ip[:r.IntN(len(ip)+1)]
+	}
+	return ip
+}
+
+// answerTo turns a packet of TCP or UDP round.
+func answerTo(ip []byte, flags uint8) []byte {
+	a := append([]byte(nil), ip...)
+	at, width, first := ipv4Len, 4, 12
+	if ip[0]>>4 == 6 {
+		at, width, first = ipv6Len, 16, 8
+	}
+	copy(a[first:], ip[first+width:first+2*width])
+	copy(a[first+width:], ip[first:first+width])
+	copy(a[at:], ip[at+2:at+4])
+	copy(a[at+2:], ip[at:at+2])
+	a[at+13] = flags
+	return a
+}
+
+// twin holds two filters that are told the same. One judges the short way, the other rule by rule.
+type twin struct {
+	now         time.Time
+	short, long *Filter
+	a, b        Batch
+}
+
+func newTwin(l *List) (*twin, error) {
+	w := &twin{now: time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)}
+	c := clocktest.Showing(func() time.Time { return w.now })
+	var err error
+	if w.short, err = New(l, c); err == nil {
+		w.long, err = New(l, c)
+	}
+	return w, err
+}
+
+// each calls do with both.
+func (w *twin) each(do func(f *Filter)) { do(w.short); do(w.long) }
+
+// receive returns what both say of a batch of packets.
+func (w *twin) receive(packets ...[]byte) (short, long []string) {
+	a, b := w.a.Begin(w.short), w.b.Begin(w.long)
+	for _, ip := range packets {
+		if a && len(ip) > 0 {
+			short = append(short, w.a.Receive(ip))
+		}
+		if b && len(ip) > 0 {
+			long = append(long, w.b.receiveAny(ip))
+		}
+	}
+	if a {
+		w.a.End()
+	}
+	if b {
+		w.b.End()
+	}
+	return short, long
+}
+
+// compare says in what their counts differ.
+func (w *twin) compare() string {
+	a, _ := json.Marshal(w.short.Status())
+	b, _ := json.Marshal(w.long.Status())
+	if string(a) == string(b) {
+		return ""
+	}
+	return fmt.Sprintf("%s\n%s", a, b)
+}
+
+// TestShortWay: what is decided by two looks is what the rules say one by one, with limits,
+// prefixes ahead of the list, and answers to what was sent; and so are all counts.
+func TestShortWay(t *testing.T) {
+	const lists, batches, packets = 150, 20, 16
+	r := rand.New(rand.NewPCG(36, 7))
+	var dropped, answers, decided int
+	for range lists {
+		text := richList(r)
+		l, err := Parse(text)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		w, err := newTwin(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sent [][]byte
+		for range batches {
+			if r.IntN(3) == 0 {
+				p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(r.IntN(3)), byte(r.IntN(3)),
+					byte(r.IntN(4))}), 8+r.IntN(25))
+				if r.IntN(2) == 0 {
+					a := netip.MustParseAddr(fmt.Sprintf("2001:db8:%d::%d:%d", r.IntN(3), r.IntN(2),
+						r.IntN(4)))
+					p = netip.PrefixFrom(a, 32+r.IntN(97))
+				}
+				deny := r.IntN(2) == 0
+				w.each(func(f *Filter) {
+					var err error
+					if deny {
+						err = f.Deny(p, 0)
+					} else {
+						err = f.Allow(p, 0)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				})
+			}
+			var all [][]byte
+			for range packets {
+				ip := richPacket(r)
+				var p Packet
+				if p.Read(ip) && p.ports && !p.fragment && p.payload+usualLen <= len(ip) &&
+					ip[0] != 0x46 {
+					w.each(func(f *Filter) { f.Send(ip) })
+					sent = append(sent, ip)
+				}
+				all = append(all, richPacket(r))
+				if len(sent) > 0 && r.IntN(2) == 0 {
+					of := sent[max(0, len(sent)-1-r.IntN(8))]
+					all = append(all, answerTo(of, []uint8{flagACK, flagSYN | flagACK, flagRST,
+						flagFIN | flagACK}[r.IntN(4)]))
+				}
+			}
+			short, long := w.receive(all...)
+			for i := range short {
+				if short[i] != long[i] {
+					t.Fatalf("%x: %q, rule by rule %q, of\n%s", all[i], short[i], long[i], text)
+				}
+				decided++
+				var p Packet
+				v := Accept
+				if p.Read(all[i]) {
+					v, _ = l.Judge(Input, &p)
+				}
+				if short[i] != "" {
+					dropped++
+				} else if v == Drop {
+					answers++
+				}
+			}
+			w.now = w.now.Add(time.Duration(r.IntN(40)) * time.Second / 4)
+		}
+		if differ := w.compare(); differ != "" {
+			t.Fatalf("the counts are\n%s, of\n%s", differ, text)
+		}
+	}
+	if dropped < decided/10 || dropped > decided*9/10 || answers < decided/50 {
+		t.Errorf("of %d packets %d are dropped, %d pass though the list drops them", decided,
+			dropped, answers)
+	}
+}
+
+// TestManyRules: rules whose numbers, classes, ports and combinations are more than tables hold are
+// decided as all others.
+func TestManyRules(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("chain input { policy drop;\n")
+	for i := range 17_000 {
+		fmt.Fprintf(&b, "ip saddr 10.%d.%d.0/24 tcp dport %d %s\n", i>>8, i&255, i%7,
+			Verdict(i%2))
+	}
+	b.WriteString("tcp dport 6 tcp flags syn / syn,ack accept\ntcp dport 7 accept\n}")
+	l, err := Parse(b.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newTwin(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(36, 8))
+	var all [][]byte
+	for range 500 {
+		src := fmt.Sprintf("10.%d.%d.1", 62*r.IntN(2)+r.IntN(4), r.IntN(256))
+		if r.IntN(3) == 0 {
+			src = "198.51.100.1"
+		}
+		all = append(all, packet(src, "192.0.2.10", protoTCP,
+			[]uint8{flagSYN, flagACK}[r.IntN(2)], 4000, uint16(r.IntN(8))))
+	}
+	short, long := w.receive(all...)
+	passed := 0
+	for i, ip := range all {
+		var p Packet
+		p.Read(ip)
+		if v, _ := l.Judge(Input, &p); short[i] != long[i] || (short[i] == "") != (v == Accept) {
+			t.Fatalf("%+v: %q, rule by rule %q, want %s", p, short[i], long[i], v)
+		}
+		if short[i] == "" {
+			passed++
+		}
+	}
+	if differ := w.compare(); differ != "" || passed < 20 || passed > 480 {
+		t.Errorf("%d of 500 pass; the counts are\n%s", passed, differ)
+	}
+}
+
+// TestCounts: each packet counts once, for the first rules and for those behind them, whatever the
+// batches.
+func TestCounts(t *testing.T) {
+	text := "chain input { policy drop;\n"
+	for i := range 2 * firstHits {
+		text += fmt.Sprintf("tcp dport %d accept\n", i)
+	}
+	f := newFilter(t, text+"}")
+	var b Batch
+	for batch := range 3 {
+		b.Begin(f)
+		for port := range 2*firstHits + 5 {
+			for range 1 + (batch+port)%2 {
+				b.Receive(packet("198.51.100.1", "192.0.2.10", protoTCP, flagSYN, 4000,
+					uint16(port)))
+			}
+		}
+		b.End()
+	}
+	c := f.Status().Chains[0]
+	for i, r := range c.Rules {
+		if want := uint64(4 + i%2); r.Packets != want {
+			t.Errorf("rule %d has counted %d packets, want %d", i+1, r.Packets, want)
+		}
+	}
+	if c.Packets != 22 {
+		t.Errorf("the policy has counted %d packets, want 22", c.Packets)
+	}
+}
+
+// FuzzShortWay: no packet is decided otherwise the short way, whatever the list.
+func FuzzShortWay(f *testing.F) {
+	r := rand.New(rand.NewPCG(36, 9))
+	for range 20 {
+		f.Add(richList(r), richPacket(r), richPacket(r), richPacket(r))
+	}
+	dial := packet("192.0.2.10", "198.51.100.8", protoTCP, flagSYN, 40000, 80)
+	f.Add("chain input { policy drop; }", dial, answerTo(dial, flagACK), syn("198.51.100.1"))
+	f.Add(limited, syn("198.51.100.1"), syn("198.51.100.1"), syn("198.51.100.2"))
+	f.Fuzz(func(t *testing.T, text string, sent, one, other []byte) {
+		l, err := Parse(text)
+		if err != nil {
+			return
+		}
+		w, err := newTwin(l)
+		if err != nil {
+			return
+		}
+		w.each(func(f *Filter) { f.Send(sent) })
+		check := func() {
+			short, long := w.receive(one, other, one)
+			for i := range short {
+				if short[i] != long[i] {
+					t.Fatalf("%q, rule by rule %q", short[i], long[i])
+				}
+			}
+		}
+		check()
+		var p Packet
+		if p.Read(other) {
+			from := p.src.prefixFrom(p.family, 8)
+			w.each(func(f *Filter) { f.Deny(from.Masked(), 0) }) // not ::ffff:0:0/96
+			check()
+		}
+		if differ := w.compare(); differ != "" {
+			t.Fatal(differ)
+		}
+	})
+}

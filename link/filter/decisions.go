@@ -1,0 +1,229 @@
+package filter
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+// decisions tells by its destination port what becomes of a TCP segment or a datagram, for each
+// list of rules that sources reach: a table of 256 pages of 256 ports, most of which many tables
+// share. It does not change once made.
+type decisions struct {
+	tables []uint16 // pagesOfTable pages each
+	pages  []portPage
+	all    []decision // the first: the rules are asked one by one
+}
+
+// portPage holds the outcomes of 256 ports in a row.
+type portPage [1 << 8]outcome
+
+// outcome holds the number of the rule that accepts, from 1, or 0 for the policy; with the bit
+// dropped of the one that drops; or, with the bit asked, the number of a decision.
+type outcome uint16
+
+const (
+	dropped outcome = 1 << 14
+	asked   outcome = 1 << 15
+)
+
+// decision says what becomes of packets if it depends on more than the port, or if the rule's
+// number is too high for an outcome.
+type decision struct {
+	// asks holds the flags of segments for which rules are to be asked one by one; datagrams go
+	// by 0.
+	asks    byteSet
+	number  int32 // of the rule, from 1; 0: the policy
+	verdict Verdict
+}
+
+const (
+	pagesOfTable = 1 << 8
+	// maxPages and maxTables bound the memory of decisions, 4 MiB and 2 MiB, and maxPortLooks the
+	// time to make them, less than a second. Rules are asked one by one where it is not enough.
+	maxPages     = 1 << 13
+	maxTables    = 1 << 12
+	maxPortLooks = 1 << 26
+)
+
+// decisionMaker makes decisions.
+type decisionMaker struct {
+	made   *decisions
+	checks []check
+	edges  [][]int   // of each check: ports at which it may begin to match or end to
+	flags  []byteSet // of each check: flags of segments that it may match
+	policy Verdict
+	looks  int
+	known  map[string]uint32 // tables by kind and rules
+	ids    map[decision]outcome
+	whole  map[outcome]uint16  // pages with one outcome
+	others map[portPage]uint16 // pages with several
+}
+
+func newDecisionMaker(into *decisions, checks []check, policy Verdict) *decisionMaker {
+	m := &decisionMaker{made: into, checks: checks, policy: policy, known: map[string]uint32{},
+		ids: map[decision]outcome{}, whole: map[outcome]uint16{}, others: map[portPage]uint16{}}
+	unknown := decision{asks: byteSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}}
+	into.all = []decision{unknown}
+	into.pages = make([]portPage, 1) // of which the first asks for each port
+	for i := range into.pages[0] {
+		into.pages[0][i] = asked
+	}
+	into.tables = make([]uint16, pagesOfTable)
+	for i := range checks {
+		m.edges = append(m.edges, checks[i].portEdges())
+		m.flags = append(m.flags, checks[i].flagsMatched())
+	}
+	return m
+}
+
+// portEdges returns the destination ports at which a check begins to match or ends to.
+func (c *check) portEdges() []int {
+	if c.ports[1] != nil {
+		return c.ports[1].edges()
+	}
+	return []int{int(c.first[1]), int(c.last[1]) + 1}
+}
+
+// flagsMatched returns the flags of segments that a check matches as far as flags go.
+func (c *check) flagsMatched() (all byteSet) {
+	for flags := range 1 << 8 {
+		if c.flags == nil || uint8(flags)&c.flags.mask == c.flags.value {
+			all.add(uint8(flags), uint8(flags))
+		}
+	}
+	return all
+}
+
+// tableOf returns the table for packets of a kind, TCP or UDP, which reach so many rules, as the
+// place of its pages in tables.
+func (m *decisionMaker) tableOf(k kind, reached []uint32) uint32 {
+	key := []byte{byte(k)}
+	for _, r := range reached {
+		key = binary.LittleEndian.AppendUint32(key, r)
+	}
+	at, known := m.known[string(key)]
+	if !known {
+		at = m.makeTable(reached)
+		m.known[string(key)] = at
+	}
+	return at
+}
+
+// makeTable makes a table; 0: there is no room for it.
+func (m *decisionMaker) makeTable(reached []uint32) uint32 {
+	at := len(m.made.tables)
+	edges := []int{0, 1 << 16}
+	for _, r := range reached {
+		edges = append(edges, m.edges[r]...)
+	}
+	slices.Sort(edges)
+	edges = slices.Compact(edges)
+	looks := len(edges) * len(reached)
+	if m.looks+looks > maxPortLooks || at == maxTables*pagesOfTable {
+		return 0
+	}
+	m.looks += looks
+	var page portPage
+	for i, from := range edges[:len(edges)-1] {
+		o := m.outcomeOf(m.decideFor(reached, uint16(from)))
+		for to := edges[i+1]; from < to; {
+			if from&0xff == 0 && to-from >= len(page) {
+				m.made.tables = append(m.made.tables, m.wholePage(o))
+				from += len(page)
+				continue
+			}
+			page[from&0xff] = o
+			if from++; from&0xff == 0 {
+				m.made.tables = append(m.made.tables, m.otherPage(&page))
+			}
+		}
+	}
+	return uint32(at)
+}
+
+// decideFor returns what becomes of packets to a port.
+func (m *decisionMaker) decideFor(reached []uint32, port uint16) decision {
+	d := decision{verdict: m.policy}
+	for _, r := range reached {
+		c := &m.checks[r]
+		switch {
+		case !c.mayHavePort(port):
+			continue
+		case c.asksPortOnly():
+			d.verdict, d.number = c.verdict, c.number
+			return d
+		}
+		for i, word := range m.flags[r] {
+			d.asks[i] |= word
+		}
+	}
+	return d
+}
+
+// mayHavePort reports whether the check matches packets to a port, as far as the port goes.
+func (c *check) mayHavePort(port uint16) bool {
+	return port >= c.first[1] && port <= c.last[1] && (c.ports[1] == nil || c.ports[1].has(port))
+}
+
+// asksPortOnly reports whether a check of the protocol looks at nothing but the destination port.
+func (c *check) asksPortOnly() bool {
+	return c.needs&^(needPorts|needSets|needProto) == 0 && c.first[0] == 0 &&
+		c.last[0] == 1<<16-1 && c.ports[0] == nil
+}
+
+// outcomeOf returns the outcome of a decision.
+func (m *decisionMaker) outcomeOf(d decision) outcome {
+	if d.asks == (byteSet{}) && d.number < int32(dropped) {
+		if d.verdict == Drop {
+			return outcome(d.number) | dropped
+		}
+		return outcome(d.number)
+	}
+	o, known := m.ids[d]
+	if !known {
+		o = asked // there is no room for more
+		if len(m.made.all) < int(asked) {
+			o |= outcome(len(m.made.all))
+			m.made.all = append(m.made.all, d)
+		}
+		m.ids[d] = o
+	}
+	return o
+}
+
+// wholePage returns the number of the page with one outcome; 0: there is no room for it.
+func (m *decisionMaker) wholePage(o outcome) uint16 {
+	n, known := m.whole[o]
+	if !known {
+		var page portPage
+		for i := range page {
+			page[i] = o
+		}
+		n = m.addPage(&page)
+		m.whole[o] = n
+	}
+	return n
+}
+
+// otherPage returns the number of a page; 0: there is no room for it.
+func (m *decisionMaker) otherPage(page *portPage) uint16 {
+	n, known := m.others[*page]
+	if !known {
+		n = m.addPage(page)
+		m.others[*page] = n
+	}
+	return n
+}
+
+func (m *decisionMaker) addPage(page *portPage) uint16 {
+	if len(m.made.pages) == maxPages {
+		return 0
+	}
+	m.made.pages = append(m.made.pages, *page)
+	return uint16(len(m.made.pages) - 1)
+}
+
+// find returns the outcome for a port, given as two bytes, by the table at a place.
+func (d *decisions) find(table uint32, high, low uint8) outcome {
+	return d.pages[d.tables[table+uint32(high)]][low]
+}
