@@ -16,7 +16,7 @@ LONGTIME ?= 30m
 # LONGEST are the packages whose tests take longest. They come first, so that none of them runs
 # alone at the end; the virtual machines come last.
 LONGEST := ./cmd/rdma-netstack ./stack ./link/rdma ./dv ./tests/conformance/hoststack ./tests/e2e/addresses ./simnic
-SERVICES    ?= web grpc quic dns ssh caddy leak anycast
+SERVICES    ?= web grpc quic webrtc dns ssh caddy leak anycast
 ROUNDS      ?= 10
 
 # The profile that go build lays the command out by makes everything build anew, and is no concern

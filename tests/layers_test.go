@@ -294,6 +294,8 @@ var layers = map[string]layer{
 	},
 	"tests/e2e/services/anycast": {module: []string{"cmd/rdma-netstack/lab", "dv", "simnic/...",
 		"stack", "stack/admin", "tests/e2e/services/world", "tests/lib/need"}},
+	"tests/e2e/services/webrtc": {module: []string{"cmd/rdma-netstack/lab", "contrib/pion", "stack",
+		"tests/e2e/services/world", "tests/lib/moving"}, others: []string{"github.com/pion"}},
 	"tests/e2e/services/leak": {module: []string{"stack", "stack/stacktest"},
 		others: []string{"go.uber.org/goleak"}},
 }
