@@ -109,8 +109,8 @@ test-unmodified-go: ## Go's own tests of net and net/http with package net as rd
 test-newest-gvisor: ## build and short tests against the newest gVisor there is, or GVISOR=VERSION, with a copy of go.mod: at most 15 minutes
 	@tests/newest-gvisor.sh
 
-test-suites: ## Go's own tests of net and net/http on a slice, beside the host's results; SHORT=1: those of go test -short
-	go run ./tests/conformance/suites $(if $(SHORT),-short)
+test-suites: ## Go's own tests of net and net/http, quic-go's and pion/transport's on slices, beside the host's results; SHORT=1: those of go test -short, and of libraries some; OF="go quic pion" for some
+	go run ./tests/conformance/suites $(if $(SHORT),-short) $(if $(OF),-of '$(OF)')
 
 test-pages: ## tests of driver and model as on kernels with pages of 16 and 64 KiB, by an overlay of the toolchain: 5 minutes
 	@tests/pages.sh

@@ -83,7 +83,7 @@ func (w *workshop) httpSuite() (*suite, error) {
 	if err := w.write("http/hooks_test.go", []byte(hooksFile)); err != nil {
 		return nil, err
 	}
-	s := &suite{name: "net/http", pkg: "http", dir: p.Dir, bin: w.dir}
+	s := &suite{name: "net/http", pkg: "http", dir: p.Dir, bin: w.dir, limit: limit}
 	return s, w.buildPruned(s)
 }
 

@@ -8,17 +8,56 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/overlay"
 )
 
 func main() {
-	short := flag.Bool("short", false, "leave out what Go's own tests leave out with -short")
-	keep := flag.Bool("keep", false, "keep the temporary module, and say where it is")
+	var o options
+	flag.BoolVar(&o.short, "short", false, "leave out what Go's own tests leave out with -short; "+
+		"of libraries, run some, and on the host what does not pass on the slice")
+	flag.BoolVar(&o.keep, "keep", false, "keep the temporary module, and say where it is")
+	of := flag.String("of", "", "only the suites of these, such as go,quic: "+
+		strings.Join(groups(), ", "))
 	flag.Parse()
-	if err := run(os.Stdout, *short, *keep); err != nil {
+	o.of = strings.FieldsFunc(*of, func(r rune) bool { return r == ',' || r == ' ' })
+	if err := run(os.Stdout, o); err != nil {
 		fmt.Fprintln(os.Stderr, "suites:", err)
 		os.Exit(1)
 	}
+}
+
+// options say what to run.
+type options struct {
+	short, keep bool
+	of          []string // names of groups; none stands for all
+}
+
+// goSuites names the group of the toolchain's own tests.
+const goSuites = "go"
+
+// groups returns the names of groups of suites.
+func groups() []string {
+	all := []string{goSuites}
+	for _, l := range libraries {
+		all = append(all, l.name)
+	}
+	return all
+}
+
+// wants reports whether a group is to be run.
+func (o options) wants(group string) bool { return len(o.of) == 0 || slices.Contains(o.of, group) }
+
+// check refuses names of groups that are none.
+func (o options) check() error {
+	for _, name := range o.of {
+		if !slices.Contains(groups(), name) {
+			return fmt.Errorf("-of %s: want some of %s", name, strings.Join(groups(), ", "))
+		}
+	}
+	return nil
 }
 
 // errDiffers reports a difference between slice and host that is not by design.
@@ -29,17 +68,21 @@ type workshop struct {
 	dir    string // of the module
 	repo   string // root of this module
 	goroot string
+	cache  string            // of what rdma-netstack build generates
 	over   map[string]string // GOROOT's files and what replaces them
 	short  bool
 }
 
-func run(out io.Writer, short, keep bool) error {
-	w := &workshop{over: map[string]string{}, short: short}
-	var err error
+func run(out io.Writer, o options) error {
+	w := &workshop{over: map[string]string{}, short: o.short}
+	err := o.check()
+	if err != nil {
+		return err
+	}
 	if w.dir, err = os.MkdirTemp("", "suites"); err != nil {
 		return err
 	}
-	if keep {
+	if o.keep {
 		fmt.Fprintln(out, "module:", w.dir)
 	} else {
 		defer os.RemoveAll(w.dir)
@@ -52,23 +95,52 @@ func run(out io.Writer, short, keep bool) error {
 		return err
 	}
 	var all []*comparison
-	for _, prepare := range []func() (*suite, error){w.netSuite, w.httpSuite} {
-		s, err := prepare()
+	for _, prepare := range w.wanted(o) {
+		some, err := prepare()
 		if err != nil {
 			return err
 		}
-		c, err := w.compare(s, reasons)
-		if err != nil {
-			return err
+		for _, s := range some {
+			c, err := w.compare(s, reasons)
+			if err != nil {
+				return err
+			}
+			all = append(all, c)
 		}
-		all = append(all, c)
 	}
-	return report(out, all, reasons, short)
+	return report(out, all, reasons, o.short)
+}
+
+// wanted returns what prepares the suites.
+func (w *workshop) wanted(o options) (all []func() ([]*suite, error)) {
+	if o.wants(goSuites) {
+		for _, prepare := range []func() (*suite, error){w.netSuite, w.httpSuite} {
+			all = append(all, func() ([]*suite, error) {
+				s, err := prepare()
+				return []*suite{s}, err
+			})
+		}
+	}
+	for _, l := range libraries {
+		if o.wants(l.name) {
+			all = append(all, func() ([]*suite, error) { return w.librarySuites(l) })
+		}
+	}
+	return all
 }
 
 // open finds the repository and GOROOT, and makes the module: the requirements of this one, and
 // this one.
 func (w *workshop) open() error {
+	for name, value := range map[string]string{"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"} {
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	var err error
+	if w.cache, err = overlay.CacheDir(); err != nil {
+		return err
+	}
 	mod, err := output("go", "env", "GOMOD")
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"path/filepath"
 	"regexp"
+	"time"
 )
 
 // sides are build tags and names of the stacks under test.
@@ -18,11 +19,23 @@ const (
 
 // suite is one package's tests, copied and ready to be built.
 type suite struct {
-	name string // of the package in GOROOT
+	name string // of the package in GOROOT, or of a library's part
 	pkg  string // in the module
 	dir  string // where its tests run
 	bin  string // directory of the binaries
+
+	// What follows is a library's.
+	limit time.Duration // of one run of all tests
+	only  string        // pattern of the tests that are run; "" for all
+	env   []string      // besides the process's own
+	notes string        // directory in which the slice's side says what it did
+
+	// buildHost builds what -short does without as long as all pass on the slice; nil: it is built.
+	buildHost func() error
 }
+
+// sliceFirst reports whether only what does not pass on the slice is run on the host.
+func (s *suite) sliceFirst() bool { return s.buildHost != nil }
 
 func (s *suite) binary(side string) string {
 	return filepath.Join(s.bin, filepath.Base(s.pkg)+"-"+side+".test")
@@ -51,7 +64,7 @@ func (w *workshop) netSuite() (*suite, error) {
 	if err := w.writeNames(all, insides); err != nil {
 		return nil, err
 	}
-	s := &suite{name: "net", pkg: "net", dir: p.Dir, bin: w.dir}
+	s := &suite{name: "net", pkg: "net", dir: p.Dir, bin: w.dir, limit: limit}
 	return s, w.buildPruned(s)
 }
 

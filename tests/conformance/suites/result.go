@@ -6,11 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/tests/conformance/suites/localhost"
 )
 
 // Outcomes of a test.
@@ -21,10 +26,11 @@ const (
 	crashed = "crash" // the process ended in it
 )
 
-// limit is the time limit of one run of all tests of a package, and alone that of a single test.
+// limit is the time limit of one run of all of Go's own tests of a package, and alone that of a
+// single test of any.
 const (
 	limit = 4 * time.Minute
-	alone = 20 * time.Second
+	alone = 40 * time.Second
 )
 
 // results maps tests to outcomes.
@@ -48,8 +54,8 @@ var outcomes = map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped
 
 // runAll runs all tests of one side. When the process ends early, with the panic of a test, the
 // running tests count as crashed, and it continues with the rest. Those in apart are run first, one
-// by one: they are known to end the process, or to hang.
-func (w *workshop) runAll(s *suite, side string, apart []string) (results, string, error) {
+// by one: they are known to end the process, or to hang. Those in leave are not run.
+func (w *workshop) runAll(s *suite, side string, apart, leave []string) (results, string, error) {
 	all := results{}
 	for _, test := range apart {
 		o, err := w.runSome(s, side, test)
@@ -61,7 +67,11 @@ func (w *workshop) runAll(s *suite, side string, apart []string) (results, strin
 	var log bytes.Buffer
 	for known := -1; known < len(all); {
 		known = len(all)
-		out, ended, err := w.runOnce(s, side, limit, "-test.skip", exactly(all))
+		args := []string{"-test.skip", exactly(all, leave)}
+		if s.only != "" {
+			args = append(args, "-test.run", s.only)
+		}
+		out, ended, err := w.runOnce(s, side, s.limit, args...)
 		log.Write(out)
 		if err != nil {
 			return nil, "", err
@@ -100,7 +110,10 @@ func (w *workshop) runOnce(s *suite, side string, limit time.Duration,
 		args = append(args, "-test.short")
 	}
 	cmd := exec.Command(s.binary(side), args...)
-	cmd.Dir = s.dir
+	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), s.env...)
+	if side == onSlice && s.notes != "" {
+		cmd.Env = append(cmd.Env, localhost.NotesVariable+"="+s.notes)
+	}
 	cmd.WaitDelay = time.Second
 	out, err = cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -135,12 +148,12 @@ func scan(out []byte, all results) (open []string) {
 }
 
 // exactly is a pattern that matches these tests only.
-func exactly(all results) string {
-	if len(all) == 0 {
+func exactly(all results, more []string) string {
+	if len(all)+len(more) == 0 {
 		return "^$"
 	}
 	var list []string
-	for test := range all {
+	for _, test := range slices.AppendSeq(slices.Clone(more), maps.Keys(all)) {
 		list = append(list, regexp.QuoteMeta(test))
 	}
 	return "^(" + strings.Join(list, "|") + ")$"

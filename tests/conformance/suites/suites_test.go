@@ -70,7 +70,7 @@ func TestReport(t *testing.T) {
 		want    error
 		says    string
 	}{
-		{"same", one(passed, passed), nil, nil, "net        slice       1"},
+		{"same", one(passed, passed), nil, nil, "net            slice       1"},
 		{"differs", one(passed, failed), nil, errDiffers, "NOT BY DESIGN"},
 		{"differs by design", designed, list, nil, "by design: so it is"},
 		{"by design and does not differ", one(passed, passed), list, errDiffers, "take it out"},
@@ -117,7 +117,7 @@ esac
 	if err := os.WriteFile(s.binary(host), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	got, _, err := (&workshop{}).runAll(s, host, nil)
+	got, _, err := (&workshop{}).runAll(s, host, nil, nil)
 	if want := (results{"TestA": failed, "TestB": crashed, "TestC": passed}); err != nil ||
 		!maps.Equal(got, want) {
 		t.Errorf("results %v, %v; want %v", got, err, want)
@@ -125,7 +125,7 @@ esac
 	if err := os.WriteFile(s.binary(host), []byte("#!/bin/sh\nexit 2\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := (&workshop{}).runAll(s, host, nil); err == nil {
+	if _, _, err := (&workshop{}).runAll(s, host, nil, nil); err == nil {
 		t.Error("a process that ends before any test: want an error")
 	}
 }
