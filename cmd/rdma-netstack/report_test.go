@@ -274,9 +274,9 @@ func TestReportSound(t *testing.T) {
 	}
 }
 
-// askOften makes a client ask for 50 answers of 20 KiB, one after the other. Where the client gets
-// no processor until a probe is due, the last segment of an answer goes twice: of 500 answers up to
-// 33 beside other load, and from 10 segments on report names it.
+// askOften makes a client ask for 500 answers of 20 KiB, one after the other. Where the client gets
+// no processor until a probe is due, the last segment of an answer goes twice, up to 33 times beside
+// other load: the client reports each, and it is no loss.
 func askOften(w *sickWorld) {
 	ln, err := w.server.Listen("tcp", "192.0.2.10:80")
 	if err != nil {
@@ -286,9 +286,9 @@ func askOften(w *sickWorld) {
 	const size = 20 << 10
 	go func() {
 		conn, err := ln.Accept()
-		for ask := make([]byte, 1); err == nil; {
+		for ask, answer := make([]byte, 1), make([]byte, size); err == nil; {
 			if _, err = io.ReadFull(conn, ask); err == nil {
-				_, err = conn.Write(make([]byte, size))
+				_, err = conn.Write(answer)
 			}
 		}
 	}()
@@ -297,11 +297,12 @@ func askOften(w *sickWorld) {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { conn.Close() })
-	for range 50 {
+	answer := make([]byte, size)
+	for range 500 {
 		if _, err := conn.Write([]byte{1}); err != nil {
 			w.t.Fatal(err)
 		}
-		if _, err := io.ReadFull(conn, make([]byte, size)); err != nil {
+		if _, err := io.ReadFull(conn, answer); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -537,6 +537,7 @@ func protocols() []protocol {
 			{"%d retransmits in slow start", counted("tcp_slow_start_retransmits"), false},
 			{"TCPTimeouts: %d", counted("tcp_timeouts"), false},
 			{"%d DSACKs received", counted("tcp_segments_acked_with_dsack"), false},
+			{"%d DSACKs sent", counted("link_tx_duplicates_told"), false},
 			{"TCPSackRecovery: %d", counted("tcp_sack_recovery"), false},
 			{"TCPLossProbeRecovery: %d", counted("tcp_tlp_recovery"), false},
 		}},

@@ -39,6 +39,8 @@ func (w endpointWriter) WritePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcp
 
 func (w endpointWriter) WriteBurst(pkts []*gstack.PacketBuffer) { w.e.writeBurst(pkts) }
 
+func (w endpointWriter) Answers(hash uint64) bool { return w.e.flows.Answers(hash) }
+
 // linkWriter makes a delack.Writer of any link.
 type linkWriter struct{ gstack.LinkWriter }
 
@@ -56,3 +58,6 @@ func (l linkWriter) WriteBurst(pkts []*gstack.PacketBuffer) {
 	}
 	_, _ = l.WritePackets(list)
 }
+
+// Answers returns false: other links tell of nothing.
+func (l linkWriter) Answers(uint64) bool { return false }

@@ -179,9 +179,25 @@ func (w *worker) buildPackets() []*gstack.PacketBuffer {
 			w.merge.splitDatagrams(i)
 			r = &w.merge.runs[i]
 		}
+		w.noteData(r)
 		w.packets[i] = w.packet(r)
 	}
 	return w.packets[:len(w.merge.runs)]
+}
+
+// noteData tells tcpfix of the data in a run that the stack is about to get.
+func (w *worker) noteData(r *run) {
+	if !r.IsTCP() {
+		return
+	}
+	first, last := w.frames[r.first].Data, w.frames[r.last].Data
+	payload := r.payload
+	if payload == 0 {
+		payload = r.End - r.L4 - int(first[r.L4+12]>>4)*4
+	}
+	if flags := first[r.L4+13] | last[r.L4+13]; payload > 0 || flags&hdr.FlagFIN != 0 {
+		w.e.flows.Arrives(first, &r.Packet, max(payload, 0), flags)
+	}
 }
 
 // deliverAll flushes the sinks and hands the packet of each run that has one to the stack, until

@@ -54,15 +54,21 @@ type Stats struct {
 	// RxSentAwayDropped found no room there.
 	RxSteered, RxSentAway, RxSentAwayDropped uint64
 
-	TxPackets  uint64 // taken from the stack
-	TxLSO      uint64 // packets left to the NIC to segment
-	TxUSO      uint64 // of these, datagrams of one size
-	TxWaits    uint64 // waits for room: of a datagram, or of a segment as the backlog was full
-	TxDropped  uint64 // refused because there still was no room
-	TxResent   uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
-	TxSpared   uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
-	TxErrors   uint64 // refused for another reason: too long, or the device is closed
-	TxFiltered uint64 // dropped by Options.Filter: packets taken, and datagrams refused
+	TxPackets uint64 // taken from the stack
+	TxLSO     uint64 // packets left to the NIC to segment
+	TxUSO     uint64 // of these, datagrams of one size
+	TxWaits   uint64 // waits for room: of a datagram, or of a segment as the backlog was full
+	TxDropped uint64 // refused because there still was no room
+	TxResent  uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
+	TxSpared  uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
+	// TxNeedless counts segments sent again as an acknowledgement was late, by netstack or the link,
+	// that the peer had: nothing was lost or out of order, see tcpfix/resend.go.
+	TxNeedless uint64
+	// TxDuplicatesTold counts the ranges of data come twice that ACKs have told of, see
+	// tcpfix/duplicates.go.
+	TxDuplicatesTold uint64
+	TxErrors         uint64 // refused for another reason: too long, or the device is closed
+	TxFiltered       uint64 // dropped by Options.Filter: packets taken, and datagrams refused
 
 	// Segments that found no room, see backlog.go. They count as taken.
 	TxBacklog        uint64 // waiting now
@@ -254,6 +260,8 @@ func (e *Endpoint) Stats() Stats {
 	}
 	s.TxResent, s.TxSpared = e.flows.Resent(), e.flows.Spared()
 	s.RxACKsKept, s.RxACKsLate = e.flows.HeldBack()
+	s.TxNeedless = e.flows.Needless()
+	s.TxDuplicatesTold = e.flows.DuplicatesTold()
 	return s
 }
 

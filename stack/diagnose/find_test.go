@@ -354,6 +354,12 @@ func TestBounds(t *testing.T) {
 			p.add("tcp_retransmits", 3700)
 			p.add("tcp_segments_acked_with_dsack", 3700)
 		}, false},
+		{"probes of a peer without a processor", func(p *pair) { // seen beside other load
+			p.add("tcp_retransmits", 30_000)
+			p.add("tcp_timeouts", 10_000)
+			p.add("tcp_segments_acked_with_dsack", 30_000)
+			p.add("link_tx_needless", 30_000)
+		}, false},
 		{"garbage of a moment", func(p *pair) {
 			p.after.Facts.BusySeconds, p.after.Facts.GCSeconds = 100.9, 1.5
 			p.after.Stats.Time = began.Add(300 * time.Millisecond)

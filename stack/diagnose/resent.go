@@ -21,16 +21,20 @@ func resentRules() []rule {
 	}
 }
 
-// resent tells what was sent again, by cause: after a timeout, though the peer had it, else lost.
-type resent struct{ all, timeout, late, lost, sent uint64 }
+// resent tells what was sent again, by cause: as an acknowledgement was late, for nothing; after a
+// timeout; though the peer had it; else lost.
+type resent struct{ all, needless, timeout, late, lost, sent uint64 }
 
 func (o *observation) resent() (r resent) {
 	r.sent = o.added("tcp_segments_sent")
 	all, spared := o.added("tcp_retransmits", "link_tx_resent"), o.added("link_tx_spared")
 	r.all = all - min(all, spared)
-	r.late = min(r.all, o.added("tcp_segments_acked_with_dsack"))
-	r.timeout = min(r.all-r.late, o.added("tcp_timeouts", "tcp_slow_start_retransmits"))
-	r.lost = r.all - r.late - r.timeout
+	r.needless = min(r.all, o.added("link_tx_needless"))
+	told := o.added("tcp_segments_acked_with_dsack")
+	r.late = min(r.all-r.needless, told-min(told, r.needless))
+	rest := r.all - r.needless - r.late
+	r.timeout = min(rest, o.added("tcp_timeouts", "tcp_slow_start_retransmits"))
+	r.lost = rest - r.timeout
 	return r
 }
 

@@ -362,7 +362,8 @@ var wires = []struct {
 
 // TestWireSameAsKernel runs every behaviour on a kernel and on stacks, and compares.
 func TestWireSameAsKernel(t *testing.T) {
-	for _, b := range slices.Concat(onWire, controlOnWire, stampsOnWire, piecesOnWire) {
+	for _, b := range slices.Concat(onWire, controlOnWire, stampsOnWire, piecesOnWire,
+		sackOnWire) {
 		t.Run(b.name, func(t *testing.T) {
 			var want []string
 			t.Run("kernel", func(t *testing.T) { want = b.on(wiredKernel(t)) })

@@ -65,18 +65,17 @@ func invalid() []row {
 				       read 1 = EOF
 				       write 1 = EPIPE`},
 		{name: "data before the window is acknowledged again, not taken",
-			source: "RFC 9293 3.10.7.4 first; packetimpact: outside the window",
-			linux:  "reports it by a SACK block, RFC 2883",
+			source: "RFC 9293 3.10.7.4 first, RFC 2883 4.1; packetimpact: outside the window",
 			script: `
 				0      open mss 1036 sackok
 				       < PA 1+100 ack 1
 				       read 100
 				5ms    > A 1 ack 101
 				10ms   < PA 1+100 ack 1
-				       > A 1 ack 101
+				       > A 1 ack 101 sack 1-101
 				       read 1 ...
 				20ms   < PA 51+60 ack 1    # 10 bytes of it are new
-				       > A 1 ack 111
+				       > A 1 ack 111 sack 51-101
 				       done read
 				       read 9`},
 		{name: "data behind the window is acknowledged, not taken",

@@ -79,19 +79,87 @@ func selective() []row {
 				       > A 2 ack 201
 				       read 200`},
 		{name: "what arrives twice out of order",
-			source: "RFC 2018 4, RFC 2883 4",
-			linux:  "names the second copy in a block, RFC 2883",
+			source: "RFC 2018 4, RFC 2883 4.2",
 			script: `
 				0      open mss 1036 sackok
 				       < A 101+100 ack 1
 				       > A 1 ack 1 sack 101-201
 				       < A 101+100 ack 1
-				       > A 1 ack 1 sack 101-201
+				       > A 1 ack 1 sack 101-201 101-201
 				       < A 151+100 ack 1
-				       > A 1 ack 1 sack 101-251
+				       > A 1 ack 1 sack 151-201 101-251
 				       < A 1+100 ack 1
 				       > A 1 ack 251
 				       read 250`},
+		{name: "what arrives twice is named in a block",
+			source: "RFC 2883 4.1",
+			script: `
+				0      open mss 1036 sackok
+				       < A 1+100 ack 1
+				5ms    > A 1 ack 101
+				       < A 1+100 ack 1
+				       > A 1 ack 101 sack 1-101
+				       < A 51+100 ack 1
+				       > A 1 ack 151 sack 51-101
+				       read 150`},
+		{name: "what arrives twice beside a timestamp, in front of three blocks",
+			source: "RFC 2883 4.1",
+			script: `
+				0      open mss 1040 sackok ts
+				       < A 1+100 ack 1
+				5ms    > A 1 ack 101
+				       < A 1+100 ack 1
+				       > A 1 ack 101 sack 1-101
+				       < A 201+10 ack 1
+				       > A 1 ack 101 sack 201-211
+				       < A 301+10 ack 1
+				       > A 1 ack 101 sack 301-311 201-211
+				       < A 401+10 ack 1
+				       > A 1 ack 101 sack 401-411 301-311 201-211
+				       < A 1+50 ack 1
+				       > A 1 ack 101 sack 1-51 401-411 301-311`},
+		{name: "both copies come before the answer to the first",
+			source: "RFC 2883 4.1",
+			script: `
+				0      open mss 1036 sackok
+				       < A 1+100 ack 1
+				5ms    > A 1 ack 101
+				       read 100
+				       <+ A 101+100 ack 1
+				       < A 101+100 ack 1
+				       > A 1 ack 201 sack 101-201
+				       read 100`},
+		{name: "a keep-alive probe is a duplicate if it has a byte",
+			source: "RFC 2883 4; net/ipv4/tcp_input.c tcp_send_dupack",
+			script: `
+				0      open mss 1036 sackok
+				       < A 1+100 ack 1
+				5ms    > A 1 ack 101
+				       < A 100 ack 1
+				       > A 1 ack 101
+				       < A 100+1 ack 1
+				       > A 1 ack 101 sack 100-101
+				       read 100`},
+		{name: "no duplicate is named without agreement",
+			source: "RFC 2018 2",
+			script: `
+				0      open mss 1000
+				       < A 1+100 ack 1
+				5ms    > A 1 ack 101
+				       < A 1+100 ack 1
+				       > A 1 ack 101
+				       read 100`},
+		{name: "duplicates are named once our half is closed",
+			source: "RFC 2883 4",
+			script: `
+				0      open mss 1036 sackok
+				       closewrite
+				       > FA 1 ack 1
+				10ms   < A 1+100 ack 2
+				15ms   > A 2 ack 101
+				       < A 1+100 ack 2
+				       > A 2 ack 101 sack 1-101
+				       read 100`},
 		{name: "blocks are of no use if they are nonsense",
 			source: "RFC 2018 8; packetdrill: SACK of what was never sent",
 			linux:  "sends its probe at 20 ms: an ACK of nothing new does not put it off",

@@ -320,3 +320,19 @@ func TestEqualTimes(t *testing.T) {
 	shows(t, "36-equal-times", len(again) > 0, "%d of two segments that left with the first are "+
 		"sent again within 10 ms of its acknowledgement, which says nothing of them", len(again))
 }
+
+// TestDuplicateSACK: data comes twice. The acknowledgement of the second copy does not say so.
+func TestDuplicateSACK(t *testing.T) {
+	h := newHost(t, false)
+	h.open(mss(1036), sackOK())
+	h.send(segment{flags: ack, seq: 1, ack: 1, size: 100, win: -1})
+	h.sent()
+	h.send(segment{flags: ack, seq: 1, ack: 1, size: 100, win: -1})
+	answers := h.sent()
+	if len(answers) != 1 || answers[0].ack != 101 {
+		t.Fatalf("a second copy is answered by %v", answers)
+	}
+	blocks := header.ParseTCPOptions(answers[0].options).SACKBlocks
+	shows(t, "37-duplicate-sack", len(blocks) == 0, "data that has come twice is acknowledged with "+
+		"%d SACK blocks", len(blocks))
+}

@@ -62,7 +62,7 @@ type Stats struct {
 //
 // An ACK is held for at most Delay, and only while less than two segments' worth of data is
 // unacknowledged on the wire (RFC 1122 section 4.2.3.2, RFC 5681 section 4.2). Never held:
-// duplicate ACKs and window updates (no new data), SACK, the ACK that ends a loss (it follows one
+// duplicate ACKs and window updates (no new data), SACK, what answers data come twice, the ACK that ends a loss (it follows one
 // of those), to or from a zero window, anything with a flag besides ACK, the first of a connection.
 // One ACK per flow is held; a later ACK of the flow takes its place, and every other packet of the
 // flow takes it along.
@@ -97,6 +97,9 @@ type Writer interface {
 	WritePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Error
 	// WriteBurst writes ACKs, which it loses rather than wait for room.
 	WriteBurst(pkts []*gstack.PacketBuffer)
+	// Answers reports whether an ACK of the flow with this hash, by that key, is not to be held: it
+	// answers what has come twice.
+	Answers(hash uint64) bool
 }
 
 // New makes a queueing discipline in front of lower. It parses headers with key, as lower does.
@@ -196,7 +199,7 @@ func (c *Coalescer) save(held *gstack.PacketBuffer) {
 // is not known.
 func (c *Coalescer) queueOf(f *flow, ack uint32, mss int, s *hdr.Segment) *heldQueue {
 	if f.loss || s.Window() == 0 || f.window == 0 ||
-		f.held != nil && !hdr.Before(f.heldACK, ack) || s.MayHaveSACK() {
+		f.held != nil && !hdr.Before(f.heldACK, ack) || s.MayHaveSACK() || c.answers(s) {
 		return nil
 	}
 	if mss == 0 {
@@ -210,6 +213,12 @@ func (c *Coalescer) queueOf(f *flow, ack uint32, mss int, s *hdr.Segment) *heldQ
 		return &c.patient
 	}
 	return &c.short
+}
+
+// answers reports whether an ACK will tell of data that has come twice.
+func (c *Coalescer) answers(s *hdr.Segment) bool {
+	_, hash := s.Flow()
+	return c.lower.Answers(hash)
 }
 
 // judge learns from what follows an ACK that was sent by the timer: would it have been better held?

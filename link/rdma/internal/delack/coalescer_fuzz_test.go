@@ -76,6 +76,9 @@ func (r *ackRig) WritePacket(_ *gstack.PacketBuffer, s hdr.Segment) tcpip.Error 
 	return nil
 }
 
+// Answers returns false: nothing has come twice.
+func (r *ackRig) Answers(uint64) bool { return false }
+
 func (r *ackRig) WriteBurst(pkts []*gstack.PacketBuffer) {
 	for _, pkt := range pkts {
 		r.WritePacket(pkt, hdr.ParseSent(pkt, r.c.key))

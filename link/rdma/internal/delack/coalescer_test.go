@@ -23,9 +23,10 @@ var testKey = random.Source{}.HashKey()
 
 // wireLog records the ACK numbers that it receives, with '+' after those with payload.
 type wireLog struct {
-	seed random.HashKey
-	mu   sync.Mutex
-	log  []string
+	seed    random.HashKey
+	answers bool // every ACK tells of what has come twice
+	mu      sync.Mutex
+	log     []string
 }
 
 // WritePacket compares the headers it is given with the packet's own.
@@ -44,6 +45,9 @@ func (l *wireLog) WritePacket(pkt *gstack.PacketBuffer, s hdr.Segment) tcpip.Err
 	l.log = append(l.log, note)
 	return nil
 }
+
+// Answers says what the test has set.
+func (l *wireLog) Answers(uint64) bool { return l.answers }
 
 func (l *wireLog) WriteBurst(pkts []*gstack.PacketBuffer) {
 	for _, pkt := range pkts {
@@ -301,6 +305,7 @@ type nothing struct{}
 
 func (nothing) WritePacket(*gstack.PacketBuffer, hdr.Segment) tcpip.Error { return nil }
 func (nothing) WriteBurst([]*gstack.PacketBuffer)                         {}
+func (nothing) Answers(uint64) bool                                       { return false }
 
 func BenchmarkCoalescer(b *testing.B) {
 	for _, name := range []string{"held", "off"} {

@@ -1,5 +1,5 @@
 // Package tcpfix makes up for behaviour of netstack's TCP that goes wrong for reasons visible on
-// the link. It watches the segments of both directions and changes some of those received.
+// the link. It watches the segments of both directions and changes some of them.
 //
 //	syn.go             synRTTFix     a SYN sent twice makes a first round trip of a second
 //	                   synEchoFix    a SYN-ACK echoes the timestamp of the first of several SYNs
@@ -19,6 +19,7 @@
 //	reorder.go         reorderWindow what three others overtake is lost for good
 //	window.go          zeroWindow    a window announced as 0 takes back what was granted
 //	                   narrowWindow  what no longer fits the window is never sent again
+//	duplicates.go      duplicates    an ACK does not say that data has come twice
 //	icmp.go            forged        a message about a segment that was never sent counts
 //	                   raisePathMTU  a path MTU below the least becomes segments of one byte
 //

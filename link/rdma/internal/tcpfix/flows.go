@@ -24,6 +24,7 @@ type Flows struct {
 	resend     resender
 	narrow     narrowWindow
 	reorder    reorderWindow
+	duplicates duplicates
 }
 
 // New makes flows that send by post, on the time of clock, with hashes by a key from r. Frames that
@@ -35,6 +36,7 @@ func New(clock tcpip.Clock, r random.Source, post Poster, deliver func(frame []b
 	f.resend.open(clock, post)
 	f.narrow.open()
 	f.reorder.open(clock, f.resend.end, deliver)
+	f.duplicates.open(clock)
 	f.resend.deliver, f.resend.path = deliver, f.reorder.path
 	f.resend.sackOK = f.narrow.sackPermitted
 	f.handshake.took, f.synRTT.took = f.reorder.noteHandshake, f.reorder.noteHandshake
@@ -64,6 +66,7 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	if f.resend.sent(pkt, s, gaps) {
 		return true
 	}
+	f.duplicates.sent(pkt, s)
 	gso := &pkt.GSOOptions
 	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
 		f.gsoSACK.sent(s)
@@ -105,6 +108,7 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	}
 	f.synEcho.received(&s)
 	f.synWindow.received(&s)
+	f.duplicates.received(&s)
 	c |= f.handshake.received(&s)
 	if f.synRTT.received(&s) {
 		c |= SYNRTT
@@ -126,6 +130,22 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	}
 	return c
 }
+
+// Arrives takes note of a TCP segment with payload bytes of data that the stack is about to get. p
+// has been parsed from frame, which may be the first of several that are delivered as one; flags
+// has those of all.
+func (f *Flows) Arrives(frame []byte, p *hdr.Packet, payload int, flags byte) {
+	size := uint32(payload) + uint32(flags&hdr.FlagFIN)
+	if size == 0 || flags&(hdr.FlagSYN|hdr.FlagRST) != 0 {
+		return
+	}
+	s := hdr.Received(frame, p, f.key)
+	f.duplicates.arrives(&s, size)
+}
+
+// Answers reports whether a pure ACK of a flow, by the hash of hdr.Segment.Flow, is to be sent at
+// once: it will tell of data that has come twice.
+func (f *Flows) Answers(hash uint64) bool { return f.duplicates.answers(hash) }
 
 // EndTimeWait calls abort, which ends the connection in TIME-WAIT of a SYN without a reset. p has
 // been parsed from frame.
@@ -182,6 +202,13 @@ func (f *Flows) Resent() uint64 { return f.resend.count.Load() }
 // Spared counts the segments that netstack has sent again and that Sent has dropped: they had come,
 // or are among those of Resent.
 func (f *Flows) Spared() uint64 { return f.resend.spared.Load() }
+
+// Needless counts the segments sent again, from here or by netstack, as an acknowledgement was late
+// and though no SACK had told of a gap, that the peer says it had (RFC 2883).
+func (f *Flows) Needless() uint64 { return f.resend.idle.Load() }
+
+// DuplicatesTold counts the ranges of data come twice that acknowledgements have told of.
+func (f *Flows) DuplicatesTold() uint64 { return f.duplicates.count.Load() }
 
 // HeldBack counts the acknowledgements that Received has kept, and those that were delivered later,
 // among them copies of some that had been delivered.

@@ -117,6 +117,7 @@ func (e *lossyEnd) arrive(frame []byte) {
 		if e.plain {
 			frame = whole
 		}
+		e.flows.Arrives(frame, l, l.End-l.L4-int(frame[l.L4+12]>>4)*4, frame[l.L4+13])
 	}
 	pkt := gstack.NewPacketBuffer(
 		gstack.PacketBufferOptions{Payload: buffer.MakeWithData(frame[hdr.EthLen:])})

@@ -51,10 +51,10 @@ const (
 	// reorderIdle says after how long without a gap a flow is forgotten, within as long again:
 	// while any is kept, all segments are looked at.
 	reorderIdle = 10 * time.Second
-	// maxReorderSteps bounds the window, in quarters of the round trip, and reorderPersist says for
+	// wholeRoundTrip bounds the window, in quarters of the round trip, and reorderPersist says for
 	// how many gaps it stays grown (RFC 8985 section 6.2 step 4).
-	maxReorderSteps = 16
-	reorderPersist  = 16
+	wholeRoundTrip = 4
+	reorderPersist = 16
 	// lossesInRow says after how many gaps that were losses there is no window.
 	lossesInRow = 3
 )
@@ -84,6 +84,7 @@ type reorderFlow struct {
 	resent  bool // netstack has sent data again since the gap began
 
 	steps, persist int           // of the window
+	grownAt        uint32        // the end of what was sent when a DSACK has made it grow
 	late           time.Duration // the longest gap that closed by itself
 	losses         int           // gaps in a row that did not
 	minRTT         time.Duration // 0: not known
@@ -188,7 +189,7 @@ func (r *reorderWindow) received(s *hdr.Segment) (c Changes) {
 	}
 	first := f == nil
 	if first {
-		if len(sack) < 10 {
+		if len(sack) < 10 || len(sack) == 10 && startsBelow(s, sack) {
 			return 0
 		}
 		if f = r.beginFlow(shard, s, hash); f == nil {
@@ -196,6 +197,13 @@ func (r *reorderWindow) received(s *hdr.Segment) (c Changes) {
 		}
 	}
 	return r.judgeACK(shard, f, s, sack, first)
+}
+
+// startsBelow reports whether the first block of a SACK option begins below the ACK number: what it
+// names has come twice (RFC 2883).
+func startsBelow(s *hdr.Segment, sack []byte) bool {
+	_, ack := hdr.Numbers(s.TCP())
+	return hdr.Before(binary.BigEndian.Uint32(sack[2:]), ack)
 }
 
 // beginFlow begins to look at a flow, at its first gap; nil: it does not.
@@ -206,8 +214,8 @@ func (r *reorderWindow) beginFlow(shard *reorderShard, s *hdr.Segment, hash uint
 		len(shard.flows) == maxReorderFlows {
 		return nil
 	}
-	f := &reorderFlow{hash: hash, una: ack, nxt: end, steps: 1, used: r.clock.NowMonotonic(),
-		minRTT: r.path(hash)}
+	f := &reorderFlow{hash: hash, una: ack, nxt: end, grownAt: ack, steps: 1,
+		used: r.clock.NowMonotonic(), minRTT: r.path(hash)}
 	t, _ := s.Flow()
 	shard.flows[*t] = f
 	if r.number.Add(1) == 1 {
@@ -257,6 +265,7 @@ func (f *reorderFlow) endGap() {
 func (r *reorderWindow) judgeACK(shard *reorderShard, f *reorderFlow, s *hdr.Segment, sack []byte,
 	first bool) Changes {
 	now, gap := r.clock.NowMonotonic(), len(sack) >= 10
+	twice := gap && startsBelow(s, sack) // what was sent again had arrived
 	pure := s.Payload <= 0 && s.Flags()&hdr.FlagFIN == 0
 	_, ack := hdr.Numbers(s.TCP())
 	end, known := r.sentEnd(f.hash)
@@ -264,10 +273,12 @@ func (r *reorderWindow) judgeACK(shard *reorderShard, f *reorderFlow, s *hdr.Seg
 	switch {
 	case !known || hdr.Before(end, ack):
 		return 0 // of what was never sent
-	case gap && hdr.Before(binary.BigEndian.Uint32(sack[2:]), ack):
-		// RFC 2883: what was sent again had arrived
-		f.steps, f.persist, f.losses = min(f.steps+1, maxReorderSteps), reorderPersist, 0
-		return 0
+	case twice:
+		f.wasNeedless()
+		if overtaken {
+			return 0
+		}
+		gap = len(sack) > 10
 	case overtaken && pure && gap && !f.shown:
 		r.held.Add(1)
 		return Held // a later one has said more
@@ -278,7 +289,11 @@ func (r *reorderWindow) judgeACK(shard *reorderShard, f *reorderFlow, s *hdr.Seg
 	if advanced {
 		f.advanceTo(ack, now)
 	}
-	if !gap || f.shown || !ofDataSent(sack[2:], ack, end) {
+	blocks := sack[min(len(sack), 2):]
+	if twice {
+		blocks = blocks[8:]
+	}
+	if !gap || f.shown || !ofDataSent(blocks, ack, end) {
 		return 0
 	}
 	f.used = now
@@ -295,7 +310,9 @@ func (r *reorderWindow) judgeACK(shard *reorderShard, f *reorderFlow, s *hdr.Seg
 	if pure {
 		f.held = append(f.held[:0], s.Frame...)
 	}
-	if pure && !advanced && !first {
+	if twice { // which netstack is to know now
+		sack[1], sack = 2+8, blocks
+	} else if pure && !advanced && !first {
 		r.held.Add(1)
 		return Held
 	}
@@ -303,6 +320,19 @@ func (r *reorderWindow) judgeACK(shard *reorderShard, f *reorderFlow, s *hdr.Seg
 		sack[i] = hdr.OptNop
 	}
 	return SACKRemoved
+}
+
+// wasNeedless takes note that what was sent again had come: one of the losses was none. The window
+// grows once in a round trip (RFC 8985 section 6.2 step 4). One that is as long as it may be was
+// too short: frames are later than that, or are sent again by netstack and from here.
+func (f *reorderFlow) wasNeedless() {
+	if f.steps >= wholeRoundTrip {
+		return
+	}
+	f.losses = max(f.losses-1, 0)
+	if !hdr.Before(f.una, f.grownAt) {
+		f.steps, f.persist, f.grownAt = f.steps+1, reorderPersist, f.nxt
+	}
 }
 
 // ofDataSent reports whether all blocks are of data that has been sent.

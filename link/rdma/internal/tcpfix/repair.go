@@ -129,10 +129,14 @@ func (f *resendFlow) noteReport(s *hdr.Segment, now tcpip.MonotonicTime) (begins
 		return false
 	}
 	_, ack := hdr.Numbers(s.TCP())
-	for b := sack[2:]; len(b) >= 8; b = b[8:] {
+	blocks, twice := sack[2:], startsBelow(s, sack)
+	if twice { // the first is of what has come twice (RFC 2883)
+		blocks = blocks[8:]
+	}
+	for b := blocks; len(b) >= 8; b = b[8:] {
 		from, to := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
 		if !hdr.Before(ack, from) || !hdr.Before(from, to) || hdr.Before(f.end, to) {
-			return false // a duplicate's (RFC 2883), or of data not known here
+			return false // of data not known here
 		}
 		if hdr.Before(f.una, from) && len(p.sacked) < maxSpans {
 			p.sacked = joinSpans(p.sacked, from, to)
@@ -144,7 +148,7 @@ func (f *resendFlow) noteReport(s *hdr.Segment, now tcpip.MonotonicTime) (begins
 	f.markGaps(now)
 	f.noteArrivals(now)
 	if !p.on {
-		if f.netstackNotices() && f.end-f.una > f.mostRepaired() || !f.isLost(f.una) ||
+		if twice || f.netstackNotices() && f.end-f.una > f.mostRepaired() || !f.isLost(f.una) ||
 			!f.keptFrom(f.una) {
 			return false
 		}

@@ -43,6 +43,7 @@ type resender struct {
 	number atomic.Int32    // of flows kept
 	count  atomic.Uint64   // of segments sent
 	spared atomic.Uint64   // segments that netstack sent again for nothing, dropped
+	idle   atomic.Uint64   // segments that a timer had sent again, and that the peer had
 	told   atomic.Uint64   // frames that tell netstack of losses
 	shards [resendShards]resendShard
 
@@ -136,6 +137,9 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 		r.spared.Add(1)
 		return true
 	}
+	if repeated && !gaps && len(f.repair.sacked) == 0 {
+		f.timed.add(span{seq, seq + size})
+	}
 	f.repeated = f.repeated || repeated
 	if repeated && r.sackOK(hash) && f.noteProbe(seq, seq+size, now) {
 		r.soon(0)
@@ -201,6 +205,9 @@ func (r *resender) received(s *hdr.Segment) (c Changes) {
 	if f.acknowledged(s, now) && f.repeated && f.finLeft() {
 		f.due = true
 		r.soon(finWait)
+	}
+	if f.timed.told(s) {
+		r.idle.Add(1)
 	}
 	if f.noteReport(s, now) {
 		c |= repairBegun
@@ -280,6 +287,7 @@ type resendFlow struct {
 	back      goBack
 	round     round
 	repeated  bool // something was sent again: netstack may arm no timer
+	timed     timedResends
 	repair    repair
 }
 
@@ -287,6 +295,41 @@ type resendFlow struct {
 type resendPart struct {
 	seq, end uint32
 	pkt      *gstack.PacketBuffer
+}
+
+// timedResends holds what was sent again last though the peer had told of no gap: by a tail loss
+// probe, or after a timeout. Such a segment that the peer had is no sign of frames that are late or
+// out of order: the peer, or the path, was slow for a moment.
+type timedResends struct {
+	last  [4]span
+	known int
+}
+
+func (x *timedResends) add(s span) {
+	if x.known == len(x.last) {
+		x.known = copy(x.last[:], x.last[1:])
+	}
+	x.last[x.known] = s
+	x.known++
+}
+
+// told reports whether a segment tells that one of these has come twice (RFC 2883), and forgets it.
+func (x *timedResends) told(s *hdr.Segment) bool {
+	if x.known == 0 {
+		return false
+	}
+	sack := s.Options().SACK
+	if len(sack) < 10 || !startsBelow(s, sack) {
+		return false
+	}
+	from, to := binary.BigEndian.Uint32(sack[2:]), binary.BigEndian.Uint32(sack[6:])
+	for i, r := range x.last[:x.known] {
+		if !hdr.Before(from, r.seq) && hdr.Before(from, to) && !hdr.Before(r.end, to) {
+			x.known = i + copy(x.last[i:], x.last[i+1:x.known])
+			return true
+		}
+	}
+	return false
 }
 
 // note remembers what the header of an outgoing segment tells the peer.
