@@ -275,8 +275,8 @@ func TestReportSound(t *testing.T) {
 }
 
 // askOften makes a client ask for 500 answers of 20 KiB, one after the other. Where the client gets
-// no processor until a probe is due, the last segment of an answer goes twice, up to 33 times beside
-// other load: the client reports each, and it is no loss.
+// no processor until a probe is due, the last segment of an answer goes twice, up to 33 times
+// beside other load: the client reports each, and it is no loss.
 func askOften(w *sickWorld) {
 	ln, err := w.server.Listen("tcp", "192.0.2.10:80")
 	if err != nil {

@@ -61,8 +61,8 @@ type Stats struct {
 	TxDropped uint64 // refused because there still was no room
 	TxResent  uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
 	TxSpared  uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
-	// TxNeedless counts segments sent again as an acknowledgement was late, by netstack or the link,
-	// that the peer had: nothing was lost or out of order, see tcpfix/resend.go.
+	// TxNeedless counts segments sent again as an acknowledgement was late, by netstack or the
+	// link, that the peer had: nothing was lost or out of order, see tcpfix/resend.go.
 	TxNeedless uint64
 	// TxDuplicatesTold counts the ranges of data come twice that ACKs have told of, see
 	// tcpfix/duplicates.go.

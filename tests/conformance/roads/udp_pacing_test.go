@@ -166,17 +166,17 @@ func TestUDPPacedWrite(t *testing.T) {
 	oneProcessor(t)
 	within(t, func(w *World) {
 		c, sent := w.listenPaced(t, 100)
-		write := func() (err error, took time.Duration) {
+		write := func() (took time.Duration, err error) {
 			took = w.took(func() { _, err = c.WriteToUDPAddrPort(make([]byte, 958), peer) })
-			return err, took
+			return took, err
 		}
 		after := func(d time.Duration, f func()) { w.clock.AfterFunc(d, f) }
-		first, took := write()
+		took, first := write()
 		if first != nil || took != 0 {
 			t.Errorf("the first took %v, %v", took, first)
 		}
 		must(t, c.SetWriteDeadline(w.clock.Now().Add(time.Second)))
-		if err, took := write(); !errors.Is(err, os.ErrDeadlineExceeded) || took != time.Second {
+		if took, err := write(); !errors.Is(err, os.ErrDeadlineExceeded) || took != time.Second {
 			t.Errorf("with a deadline: %v after %v", err, took)
 		}
 		n, err := c.WriteBatch([]stack.Message{{Buffers: [][]byte{{1}},
@@ -187,7 +187,7 @@ func TestUDPPacedWrite(t *testing.T) {
 		must(t, c.SetWriteDeadline(time.Time{}))
 		// 900 bytes are left, of which 100 go in a second: then 800 at the other rate
 		after(time.Second, func() { must(t, c.SetPacing(10_000)) })
-		if err, took := write(); err != nil || took != time.Second+80*time.Millisecond {
+		if took, err := write(); err != nil || took != time.Second+80*time.Millisecond {
 			t.Errorf("with another rate after a second: %v after %v", err, took)
 		}
 		if got := c.Settings().Pacing; got != 10_000 {
@@ -195,17 +195,17 @@ func TestUDPPacedWrite(t *testing.T) {
 		}
 		must(t, c.SetPacing(1))
 		after(time.Second, func() { must(t, c.SetPacing(0)) })
-		if err, took := write(); err != nil || took != time.Second {
+		if took, err := write(); err != nil || took != time.Second {
 			t.Errorf("without a rate after a second: %v after %v", err, took)
 		}
-		if _, took := write(); took != 0 {
+		if took, _ := write(); took != 0 {
 			t.Errorf("without a rate: %v", took)
 		}
 		must(t, c.SetPacing(1))
 		_, _ = write()
 		total := sent.total()
 		after(time.Second, func() { _ = c.Close() })
-		if err, took := write(); !errors.Is(err, net.ErrClosed) || took != time.Second {
+		if took, err := write(); !errors.Is(err, net.ErrClosed) || took != time.Second {
 			t.Errorf("closed: %v after %v", err, took)
 		}
 		if n := sent.total() - total; n != 0 {
@@ -217,7 +217,7 @@ func TestUDPPacedWrite(t *testing.T) {
 		c, _ = w.listenPaced(t, 1)
 		_, _ = write()
 		after(time.Second, func() { _ = w.Server.Close() })
-		if err, took := write(); !errors.Is(err, net.ErrClosed) || took > time.Minute {
+		if took, err := write(); !errors.Is(err, net.ErrClosed) || took > time.Minute {
 			t.Errorf("of a stack that is closed: %v after %v", err, took)
 		}
 	})

@@ -203,14 +203,14 @@ func packageOfTests(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, file := range tests {
-		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.PackageClauseOnly)
-		if err != nil {
-			return "", err
-		}
-		return strings.TrimSuffix(f.Name.Name, "_test"), nil
+	if len(tests) == 0 {
+		return "", fmt.Errorf("no tests in %s", dir)
 	}
-	return "", fmt.Errorf("no tests in %s", dir)
+	f, err := parser.ParseFile(token.NewFileSet(), tests[0], nil, parser.PackageClauseOnly)
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(f.Name.Name, "_test"), nil
 }
 
 // packages returns the library's, as the go command names them in its directory.

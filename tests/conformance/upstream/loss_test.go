@@ -333,6 +333,6 @@ func TestDuplicateSACK(t *testing.T) {
 		t.Fatalf("a second copy is answered by %v", answers)
 	}
 	blocks := header.ParseTCPOptions(answers[0].options).SACKBlocks
-	shows(t, "37-duplicate-sack", len(blocks) == 0, "data that has come twice is acknowledged with "+
-		"%d SACK blocks", len(blocks))
+	shows(t, "37-duplicate-sack", len(blocks) == 0,
+		"data that has come twice is acknowledged with %d SACK blocks", len(blocks))
 }

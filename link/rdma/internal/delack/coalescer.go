@@ -62,8 +62,9 @@ type Stats struct {
 //
 // An ACK is held for at most Delay, and only while less than two segments' worth of data is
 // unacknowledged on the wire (RFC 1122 section 4.2.3.2, RFC 5681 section 4.2). Never held:
-// duplicate ACKs and window updates (no new data), SACK, what answers data come twice, the ACK that ends a loss (it follows one
-// of those), to or from a zero window, anything with a flag besides ACK, the first of a connection.
+// duplicate ACKs and window updates (no new data), SACK, what answers data that has come twice, the
+// ACK that ends a loss (it follows one of those), to or from a zero window, anything with a flag
+// besides ACK, the first of a connection.
 // One ACK per flow is held; a later ACK of the flow takes its place, and every other packet of the
 // flow takes it along.
 //

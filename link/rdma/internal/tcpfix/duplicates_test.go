@@ -150,11 +150,11 @@ func TestDuplicates(t *testing.T) {
 			">90=9-18 >90=18-27 >90=27-36 >90=36-45 >90=45-54 >90=54-63 >90=63-72 >90="},
 	} {
 		for _, kind := range []struct{ v6, stamp bool }{{false, false}, {true, true}} {
+			if tc.name == "a full option" && kind.stamp {
+				continue // there is no room for four blocks
+			}
 			t.Run(fmt.Sprint(tc.name, kind), func(t *testing.T) {
 				const first = 0xfffffff0 // it wraps
-				if tc.name == "a full option" && kind.stamp {
-					t.Skip("there is no room for four blocks")
-				}
 				r := newCopyRig(t, kind.v6, kind.stamp, first, sackPermitted, sackPermitted)
 				if got := r.play(tc.script, first); got != tc.script {
 					t.Errorf("got  %s\nwant %s", got, tc.script)
