@@ -48,15 +48,17 @@ var libraries = []library{
 				"ReadsMultiple)"},
 		{name: "self", path: "integrationtests/self", limit: 10 * time.Minute,
 			short: "^Test(Handshake$|HTTP(Get|Post|Headers|Streamer|Datagrams|RemoteAddr)|" +
-				"Datagram|ConnectionMigration|NATRebinding$|PathMTU|Multiplex|EarlyData|" +
-				"Bidirectional|KeyUpdates|ConnectionIDs|MITMDuplicate|Qlog)"},
+				"Datagram|ConnectionMigration|NATRebinding$|Multiplex|EarlyData|" +
+				"Bidirectional|ConnectionIDs|MITMDuplicate|Qlog)"},
 		{name: "versions", path: "integrationtests/versionnegotiation", limit: time.Minute,
 			short: "."},
 		{name: "proxy", path: "integrationtests/tools/proxy", limit: time.Minute, short: "."},
 		{name: "http3", path: "http3", limit: 2 * time.Minute},
 	}},
 	{name: "pion", module: "github.com/pion/transport/v5", user: "contrib/pion", parts: []part{
-		{name: "udp", path: "udp", limit: 2 * time.Minute, short: "."},
+		// It asks for answers within 10 ms, and for the order of datagrams of several sockets, which
+		// are hosts of their own here: not for machines with other load.
+		{name: "udp", path: "udp", limit: 2 * time.Minute},
 		{name: "stdnet", path: "stdnet", limit: time.Minute, short: "."},
 		{name: "vnet", path: "vnet", limit: 2 * time.Minute},
 		{name: "reuseport", path: "reuseport", limit: time.Minute, short: "."},
