@@ -18,9 +18,9 @@ var most = struct {
 	packageFiles: 36,
 	knobs:        55,
 	causativeHas: 0,
-	productLines: 111_870,
-	oneWord:      24.4,
-	definitions:  10.2,
+	productLines: 111_864,
+	oneWord:      23.9,
+	definitions:  8.5,
 }
 
 // TestHouse keeps the figures of package house from rising.

@@ -56,8 +56,8 @@ var libraries = []library{
 		{name: "http3", path: "http3", limit: 2 * time.Minute},
 	}},
 	{name: "pion", module: "github.com/pion/transport/v5", user: "contrib/pion", parts: []part{
-		// It asks for answers within 10 ms, and for the order of datagrams of several sockets, which
-		// are hosts of their own here: not for machines with other load.
+		// It asks for answers within 10 ms, and for the order of datagrams of several sockets,
+		// which are hosts of their own here: not for machines with other load.
 		{name: "udp", path: "udp", limit: 2 * time.Minute},
 		{name: "stdnet", path: "stdnet", limit: time.Minute, short: "."},
 		{name: "vnet", path: "vnet", limit: 2 * time.Minute},
