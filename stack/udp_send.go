@@ -207,7 +207,7 @@ func (c *UDPConn) send(b []byte, to tcpip.FullAddress, from tcpip.Address, call 
 	return c.sendNow(b, to, from, call, &o)
 }
 
-// sendNow is send of what may leave.
+// sendNow sends what may leave.
 func (c *UDPConn) sendNow(b []byte, to tcpip.FullAddress, from tcpip.Address, call string,
 	o *sendOptions) error {
 	if done, err := c.sendByKernel(b, to, from, o); done {

@@ -124,8 +124,8 @@ func (q *waiting) collect() {
 	q.collectLocked()
 }
 
-// collectLocked is collect with mu held. A sample that is still in use waits for its turn behind
-// the others.
+// collectLocked does what collect does, with mu held. A sample that is still in use waits for its
+// turn behind the others.
 func (q *waiting) collectLocked() {
 	for misses := 0; q.head != q.tail && misses < collectMisses; q.tail++ {
 		v := &q.samples[q.tail%uint32(len(q.samples))]
@@ -173,7 +173,7 @@ func (e *Endpoint) waitingBytes() uint64 {
 	return uint64(packets) * uint64(waitingSize)
 }
 
-// collectWaiting is waitingBytes behind a look at what has been worked off.
+// collectWaiting returns waitingBytes behind a look at what has been worked off.
 func (e *Endpoint) collectWaiting() uint64 {
 	for _, c := range e.rxCounters() {
 		c.waiting.collect()

@@ -28,7 +28,7 @@ import (
 // countedKernel runs the machines that count instructions.
 const countedKernel = xdpDriverKernel
 
-// countedDatagrams is how many datagrams are answered in each measurement.
+// countedDatagrams says how many datagrams are answered in each measurement.
 const countedDatagrams = 20000
 
 // TestInstructions counts the instructions that a datagram costs a server in a virtual machine,
@@ -145,10 +145,10 @@ func (w *world) countAnswers(t *testing.T, name string, pid int, to netip.AddrPo
 	}
 }
 
-// clocks are what a process, and all that is not idle, has taken of the processors.
+// clocks tells what a process, and all that is not idle, has taken of the processors.
 type clocks struct{ process, machine time.Duration }
 
-// clockTick is the unit of /proc/stat and /proc/PID/stat, see proc(5).
+// clockTick gives the unit of /proc/stat and /proc/PID/stat, see proc(5).
 const clockTick = 10 * time.Millisecond
 
 func (w *world) clocks(t *testing.T, pid int) (c clocks) {

@@ -187,7 +187,7 @@ func testBeforeNtuple(t *testing.T, w *world) {
 	w.run(t, "ethtool", "-K", "eth0", "ntuple", "off")
 }
 
-// testDenied has the kernel take rules that drop what a denied source sends in numbers.
+// testDenied makes the kernel take rules that drop what a denied source sends in numbers.
 func testDenied(t *testing.T, w *world) {
 	s := w.serve(t, "http", "--debug-endpoints")
 	w.deniedBefore(t, func() uint64 { return w.nic.Counters().Slice.RxPackets }, func() {

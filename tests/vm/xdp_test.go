@@ -124,7 +124,7 @@ func (w *world) bytesByXDP(t *testing.T, at ...netip.Prefix) {
 	}
 }
 
-// testXDPDenied has the program on the netdev drop what a denied source sends in numbers.
+// testXDPDenied makes the program on the netdev drop what a denied source sends in numbers.
 func testXDPDenied(t *testing.T, w *world) {
 	s := w.serveXDP(t, sliceArgs()...)
 	dropped := w.statistic(t, xdpDropped)

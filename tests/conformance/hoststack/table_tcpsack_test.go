@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// sackOnWire has the SACK blocks by which a host answers data (RFC 2018, RFC 2883).
+// sackOnWire compares the SACK blocks by which a host answers data (RFC 2018, RFC 2883).
 var sackOnWire = []wireBehaviour{
 	{"SACK blocks of what has come twice", func(w *wired) {
 		for _, v6 := range []bool{false, true} {
@@ -22,8 +22,8 @@ var sackOnWire = []wireBehaviour{
 	}},
 }
 
-// sackStep is a segment with data to the host, from the connection's byte at on. The answer is
-// awaited whose ACK number is ack; it is noted if it has SACK blocks.
+// sackStep describes a segment with data to the host, from the connection's byte at on. The answer
+// is awaited whose ACK number is ack; it is noted if it has SACK blocks.
 type sackStep struct {
 	at, size, ack uint32
 	noted         bool

@@ -29,7 +29,7 @@ type library struct {
 	edits  []edit
 }
 
-// part is a package of a library.
+// part names a package of a library.
 type part struct {
 	name  string // of the suite, behind the slash
 	path  string // in the module, "." for its root
@@ -70,7 +70,7 @@ var libraries = []library{
 	}},
 }
 
-// hooksOfLibrary is the file that has the tests of a package served by slices.
+// hooksOfLibrary gives the file that has the tests of a package served by slices.
 const hooksOfLibrary = `//go:build rdma_overlay
 
 package %s_test
@@ -87,7 +87,7 @@ func init() {
 // hooksTag chooses that file.
 const hooksTag = "rdma_overlay"
 
-// timeScale is what quic-go's own tests multiply short times by on machines of continuous
+// timeScale gives what quic-go's own tests multiply short times by on machines of continuous
 // integration.
 const timeScale = "TIMESCALE_FACTOR=3"
 

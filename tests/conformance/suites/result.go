@@ -26,7 +26,7 @@ const (
 	crashed = "crash" // the process ended in it
 )
 
-// limit is the time limit of one run of all of Go's own tests of a package, and alone that of a
+// limit gives the time limit of one run of all of Go's own tests of a package, and alone that of a
 // single test of any.
 const (
 	limit = 4 * time.Minute

@@ -119,7 +119,7 @@ func TestFloodsOfSources(t *testing.T) {
 	}
 }
 
-// nobody is a MAC that no NIC has.
+// nobody names a MAC that no NIC has.
 var nobody = net.HardwareAddr{0x02, 0, 0x5e, 0x10, 0xff, 0xff}
 
 // TestDeniedFlood measures requests, on each kind of link, while sources that are denied send all
@@ -206,7 +206,7 @@ func floodDenied(t *testing.T, link []string) {
 	}
 }
 
-// timesUnder is times while frames are sent, and returns how many were.
+// timesUnder does what times does while frames are sent, and returns how many were.
 func (w *world) timesUnder(p *lab.Port, f *forge, frames [][]byte) ([]time.Duration, int) {
 	w.t.Helper()
 	done, ended := make(chan struct{}), make(chan int)

@@ -107,7 +107,7 @@ func newCable(t *testing.T) *world {
 	return w
 }
 
-// newFarCable is newWorld with the server in a namespace of its own, at the other end of a cable
+// newFarCable makes a world with the server in a namespace of its own, at the other end of a cable
 // without offloads, on the given link: flags of serve. The netdev has the server's IPv4 address if
 // the stack is to serve on that.
 func newFarCable(t *testing.T, link ...string) *world {

@@ -80,7 +80,7 @@ type Machine struct {
 	Append string // more kernel command line
 	Memory int    // MiB
 	CPUs   int
-	// Count has the machine's clock count instructions: [NanosPerInstruction] each, whatever else
+	// Count makes the machine's clock count instructions: [NanosPerInstruction] each, whatever else
 	// the host has to do. Its processors then take turns.
 	Count  bool
 	Serial string // unix socket path for a second serial line (ttyS1); empty: none
@@ -95,7 +95,8 @@ type Machine struct {
 	Log *Log // what the model logs, for error messages; nil: nothing
 }
 
-// NanosPerInstruction is how long an instruction takes by the clock of a machine that counts them.
+// NanosPerInstruction says how long an instruction takes by the clock of a machine that counts
+// them.
 const NanosPerInstruction = 4
 
 // Command is the QEMU command line for m. The guest's console is its standard output. The machine

@@ -90,7 +90,7 @@ func (r *copyRig) ack(ack uint32, blocks ...span) []span {
 	return r.ackWindow(ack, 500, blocks...)
 }
 
-// ackWindow is ack with a window; -1: none.
+// ackWindow does what ack does, with a window; -1: none.
 func (r *copyRig) ackWindow(ack uint32, window int, blocks ...span) []span {
 	r.t.Helper()
 	f := hdrtest.TCPFrame{Flags: header.TCPFlagAck, Seq: 2, Ack: ack, Window: uint16(window)}

@@ -16,7 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/unmodified"
 )
 
-// Host has the slices, and knows which of them has which port. Its methods may be called from any
+// Host holds the slices, and knows which of them has which port. Its methods may be called from any
 // goroutine.
 type Host struct {
 	fabric *fabric

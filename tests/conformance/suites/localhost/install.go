@@ -15,8 +15,8 @@ import (
 // open at once.
 const slicesOfProcess = 16
 
-// Install has package net ask a new Host for sockets until the process ends. Before it nothing else
-// may use package net, which rdma-netstack build has made.
+// Install makes package net ask a new Host for sockets until the process ends. Before it nothing
+// else may use package net, which rdma-netstack build has made.
 func Install() error {
 	h, err := Open(context.Background(), slicesOfProcess)
 	if err != nil {

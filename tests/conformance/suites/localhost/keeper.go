@@ -19,7 +19,7 @@ type notes struct {
 	said Notes  // guarded by mu
 }
 
-// writeTo has the notes written into a directory, to a file of this process.
+// writeTo makes the notes go into a directory, to a file of this process.
 func (n *notes) writeTo(directory string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

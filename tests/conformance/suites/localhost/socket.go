@@ -69,7 +69,7 @@ type batches interface {
 	SetOptionBytes(level, name int, b []byte) (bool, error)
 }
 
-// datagrams is a socket of UDP.
+// datagrams holds a socket of UDP.
 type datagrams struct {
 	*socket
 	batches batches

@@ -102,7 +102,7 @@ func addressesOf(st *stack.Stack) (all []string) {
 	return all
 }
 
-// peer is one end.
+// peer holds one end.
 type peer struct {
 	*webrtc.PeerConnection
 	closing sync.Once

@@ -9,8 +9,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 )
 
-// kernelNet has the interfaces and UDP sockets of a network namespace's kernel. Nothing else of it
-// is asked for.
+// kernelNet gives the interfaces and UDP sockets of a network namespace's kernel. Nothing else of
+// it is asked for.
 type kernelNet struct {
 	transport.Net
 	in *lab.Net
