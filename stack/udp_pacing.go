@@ -66,7 +66,7 @@ type socketPacing struct {
 	begun time.Time
 	timer clock.Timer // wakes the one who waits, who sets and stops it
 
-	// turn is held by one writer at a time, from before it waits for the rate until its datagram is
+	// turn goes to one writer at a time, from before it waits for the rate until its datagram is
 	// sent and counted.
 	turn      sync.Mutex
 	datagrams pacing.Datagrams // guarded by turn

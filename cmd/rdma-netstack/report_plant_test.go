@@ -319,8 +319,8 @@ func twoQueues() dv.NIC {
 	return dv.NIC{RxQueues: 2, Rings: dv.Rings{RxQueueSize: 8192}}
 }
 
-// manyRules makes a worker take some time for each datagram: rules of its port that ask for another
-// destination are looked at one by one.
+// manyRules makes a worker take some time for each datagram: it looks one by one at the rules of
+// its port that ask for another destination.
 func manyRules() string {
 	var b strings.Builder
 	b.WriteString("chain input {\n policy drop;\n")

@@ -45,7 +45,7 @@ func testXDP(t *testing.T, w *world) {
 	w.pingsOutside(t, outside4.Addr())
 }
 
-// testXDPLife has servers through AF_XDP on the host's address, a source that the XDP program
+// testXDPLife tries servers through AF_XDP on the host's address, a source that the XDP program
 // drops, a server that is killed, a link that
 // goes and comes, a second process, another program that was there first, and a device that is
 // removed.

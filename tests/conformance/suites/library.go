@@ -91,9 +91,9 @@ const hooksTag = "rdma_overlay"
 // integration.
 const timeScale = "TIMESCALE_FACTOR=3"
 
-// librarySuites prepares the suites of a module: a copy of it, and binaries for either side. Those
+// suitesOf prepares the suites of a module: a copy of it, and binaries for either side. Those
 // for the slice are built as rdma-netstack test does.
-func (w *workshop) librarySuites(l library) ([]*suite, error) {
+func (w *workshop) suitesOf(l library) ([]*suite, error) {
 	copied, err := w.copyLibrary(l)
 	if err != nil {
 		return nil, err

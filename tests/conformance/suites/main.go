@@ -123,7 +123,7 @@ func (w *workshop) wanted(o options) (all []func() ([]*suite, error)) {
 	}
 	for _, l := range libraries {
 		if o.wants(l.name) {
-			all = append(all, func() ([]*suite, error) { return w.librarySuites(l) })
+			all = append(all, func() ([]*suite, error) { return w.suitesOf(l) })
 		}
 	}
 	return all

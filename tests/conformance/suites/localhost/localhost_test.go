@@ -152,7 +152,7 @@ func TestPeersApart(t *testing.T) {
 	}
 }
 
-// TestVersionsOfIP has a port be one slice's over IPv4, without a socket any more, and another's
+// TestVersionsOfIP makes a port one slice's over IPv4, without a socket any more, and another's
 // over IPv6: a socket over both is refused.
 func TestVersionsOfIP(t *testing.T) {
 	h := newHost(t, 2)

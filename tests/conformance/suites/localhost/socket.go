@@ -62,7 +62,7 @@ func (s *socket) Accept() (any, *net.TCPConn, error) {
 	return c, byKernel, err
 }
 
-// batches is implemented by sockets of datagrams, for golang.org/x/net/internal/socket.
+// batches gives what sockets of datagrams implement for golang.org/x/net/internal/socket.
 type batches interface {
 	ReadBatch([]ipv4.Message, int) (int, error)
 	WriteBatch([]ipv4.Message, int) (int, error)

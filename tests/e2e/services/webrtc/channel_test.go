@@ -29,7 +29,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// TestDataChannel has a peer on the stack and one on a kernel find each other by ICE, open a
+// TestDataChannel makes a peer on the stack and one on a kernel find each other by ICE, open a
 // channel, and send a megabyte each way, over good and bad wires: who offers, which version of IP,
 // and whether the stack's peer has a socket of its own or shares one by ICE's UDP mux.
 func TestDataChannel(t *testing.T) {
@@ -161,8 +161,8 @@ const (
 	messageSize = 16 << 10
 )
 
-// exchange has one peer send messages over a channel, and the other send them back, and closes the
-// channel.
+// exchange makes one peer send messages over a channel, and the other send them back, and closes
+// the channel.
 func exchange(t *testing.T, ctx context.Context, offers, answers *peer) {
 	t.Helper()
 	closed := make(chan struct{})
