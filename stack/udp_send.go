@@ -344,9 +344,10 @@ func (c *UDPConn) write(r *gstack.Route, b []byte, port uint16, o *sendOptions) 
 	case c.mustFit(o):
 		return &tcpip.ErrMessageTooLong{}
 	case path.path != nil:
+		at := c.stack.clock.Now()
 		err := c.writeFragments(r, b, port, path, o)
 		if o.stamps != 0 && err == nil {
-			c.wishStamps(o).Posted(nil, false)
+			c.wishStamps(o).notePosted(nil, false, at)
 		}
 		c.countSent(err)
 		return err

@@ -274,6 +274,11 @@ func (*stampWish) KGID() uint32 { return 0 }
 
 // Posted implements rdma.StampTaker.
 func (w *stampWish) Posted(frame [][]byte, byNIC bool) {
+	w.notePosted(frame, byNIC, w.conn.stack.clock.Now())
+}
+
+// notePosted takes note of a packet that was handed on, no sooner than at.
+func (w *stampWish) notePosted(frame [][]byte, byNIC bool, at time.Time) {
 	byNIC = byNIC && w.wants&TimestampTxHardware != 0
 	if w.wants&TimestampOnly == 0 {
 		for _, b := range frame {
@@ -282,7 +287,7 @@ func (w *stampWish) Posted(frame [][]byte, byNIC bool) {
 	}
 	// linux net/core/skbuff.c __skb_tstamp_tx: not while the NIC's is to come
 	if w.wants&TimestampTxSoftware != 0 && (!byNIC || w.wants&TimestampBoth != 0) {
-		w.queueStamp(w.conn.stack.clock.Now(), false)
+		w.queueStamp(at, false)
 	}
 }
 
@@ -307,7 +312,8 @@ func (w *stampWish) queueStamp(at time.Time, byNIC bool) {
 }
 
 // writeStamped sends a packet whose stamps are wanted. The link stamps what it sends whole; what
-// else leaves, or comes back to us, has the stamp of now.
+// else leaves, or comes back to us, has the time at which it was written: after the write the peer
+// may have it already.
 func (c *UDPConn) writeStamped(r *gstack.Route, params gstack.NetworkHeaderParams, whole bool,
 	pkt *gstack.PacketBuffer, o *sendOptions) tcpip.Error {
 	w := c.wishStamps(o)
@@ -316,6 +322,7 @@ func (c *UDPConn) writeStamped(r *gstack.Route, params gstack.NetworkHeaderParam
 	if byLink {
 		pkt.Owner = w
 	}
+	at := c.stack.clock.Now()
 	err := r.WritePacket(params, pkt)
 	if err != nil || byLink {
 		return err
@@ -324,6 +331,6 @@ func (c *UDPConn) writeStamped(r *gstack.Route, params gstack.NetworkHeaderParam
 	if whole {
 		frame = append(frame, pkt.ToView().AsSlice())
 	}
-	w.Posted(frame, false)
+	w.notePosted(frame, false, at)
 	return nil
 }

@@ -10,6 +10,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
 // readStamp reads one stamp of c's, and takes its control messages apart: both stamps of
@@ -233,5 +237,54 @@ func TestTransmitTimestampsOfSoftware(t *testing.T) {
 	if !between(software, before, time.Now()) || !nic.IsZero() || id != 1 ||
 		!bytes.HasSuffix(data, []byte("y")) {
 		t.Errorf("stamps %v and %v of %d, %x", software, nic, id, data)
+	}
+}
+
+// timedLink notes when each packet came to it.
+type timedLink struct {
+	resolvingLink
+	came chan time.Time
+}
+
+func (l timedLink) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error) {
+	const protocol, datagram = 9, 17 // of the IP header
+	for _, pkt := range list.AsSlice() {
+		if ip := pkt.NetworkHeader().Slice(); len(ip) > protocol && ip[protocol] == datagram {
+			select {
+			case l.came <- time.Now():
+			default: // the later fragments
+			}
+			time.Sleep(2 * time.Millisecond) // the peer has it long before the write returns
+		}
+	}
+	return l.resolvingLink.WritePackets(list)
+}
+
+// TestSoftwareStampBeforeArrival: the system's stamp is no later than the packet at the link, as
+// the peer may have it before the write returns, whole or in fragments.
+func TestSoftwareStampBeforeArrival(t *testing.T) {
+	x, y := pipe.New("\x02\x00\x00\x00\x00\x0a", "\x02\x00\x00\x00\x00\x0b", 1500)
+	y.Attach(nil)
+	l := timedLink{resolvingLink{x}, make(chan time.Time, 1)}
+	s, err := New(l, Config{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")},
+		Addressing: AddressOptions{DuplicateDetection: -1, NoAnnounce: true}})
+	must(t, err)
+	defer s.Close()
+	c, err := s.ListenUDP("udp4", &net.UDPAddr{Port: 53})
+	must(t, err)
+	must(t, c.SetTransmitTimestamps(TimestampTxSoftware|TimestampSoftware))
+	to := netip.AddrPortFrom(netip.MustParseAddr("224.0.0.251"), 9)
+	for _, size := range []int{1, 4000} {
+		_, err = c.WriteToUDPAddrPort(make([]byte, size), to)
+		must(t, err)
+		software, _, _, _ := readStamp(t, c)
+		select {
+		case came := <-l.came:
+			if software.After(came) {
+				t.Errorf("%d bytes: left at %v, came at %v", size, software, came)
+			}
+		default:
+			t.Errorf("%d bytes have not come to the link", size)
+		}
 	}
 }
