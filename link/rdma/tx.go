@@ -151,8 +151,13 @@ func (s *sender) send(pkt *gstack.PacketBuffer, p *hdr.Segment, maxWait time.Dur
 		}
 		return nil
 	}
-	if s.flows.Sent(pkt, p) {
+	grown, drop := s.flows.Sent(pkt, p)
+	if drop {
 		return nil
+	}
+	if grown != nil {
+		defer grown.DecRef()
+		pkt = grown
 	}
 	s.admit.sent(p)
 	k := kindOf(p)

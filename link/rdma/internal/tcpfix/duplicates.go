@@ -226,21 +226,22 @@ func (d *duplicates) answers(hash uint64) bool {
 	return known && state&copiesWait != 0
 }
 
-// sent takes note of an outgoing segment, and adds what came twice to a pure ACK. It is called
-// last: the segment's options are not read again.
-func (d *duplicates) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
+// sent takes note of an outgoing segment, and adds what came twice to a pure ACK. What it returns,
+// unless nil, is to be sent in place of pkt, and the caller's to release. It is called last: the
+// segment's options are not read again.
+func (d *duplicates) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (grown *gstack.PacketBuffer) {
 	switch s.Flags() & (hdr.FlagSYN | hdr.FlagRST | hdr.FlagACK) {
 	case hdr.FlagSYN, hdr.FlagSYN | hdr.FlagACK:
 		d.noteOwnSYN(s)
-		return
+		return nil
 	case hdr.FlagACK:
 	default:
-		return
+		return nil
 	}
 	_, hash := s.Flow()
 	f, state, known := d.flow(hash)
 	if !known {
-		return
+		return nil
 	}
 	_, ack := hdr.Numbers(s.TCP())
 	pure := s.Payload == 0 && s.Flags()&hdr.FlagFIN == 0
@@ -251,8 +252,9 @@ func (d *duplicates) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) {
 	}
 	f.noteACK(hash, &a)
 	if pure && (state&(gapsTold|copiesWait) != 0 || s.MayHaveSACK()) {
-		d.report(pkt, s, f, &a)
+		return d.report(pkt, s, f, &a)
 	}
+	return nil
 }
 
 // ownACK describes an ACK of ours.
@@ -286,7 +288,9 @@ func (f *duplicateFlow) noteACK(hash uint64, a *ownACK) {
 }
 
 // report adds a range to an ACK, if one waits that it answers, and takes note of its SACK blocks.
-func (d *duplicates) report(pkt *gstack.PacketBuffer, s *hdr.Segment, f *duplicateFlow, a *ownACK) {
+// Where the ACK grows, a packet of ours is returned that has all of it.
+func (d *duplicates) report(pkt *gstack.PacketBuffer, s *hdr.Segment, f *duplicateFlow,
+	a *ownACK) (grown *gstack.PacketBuffer) {
 	_, hash := s.Flow()
 	shard, slot := d.slot(hash)
 	shard.mu.Lock()
@@ -298,8 +302,11 @@ func (d *duplicates) report(pkt *gstack.PacketBuffer, s *hdr.Segment, f *duplica
 	if slot.waits > 0 && d.clock.NowMonotonic().Sub(slot.at) > duplicateAge {
 		slot.waits = 0
 	}
-	if x, any := slot.take(a); any && prependBlock(pkt, s, x) {
-		d.count.Add(1)
+	if x, any := slot.take(a); any {
+		var added bool
+		if grown, added = prependBlock(pkt, s, x); added {
+			d.count.Add(1)
+		}
 	}
 	var set uint64
 	if slot.told > 0 {
@@ -309,6 +316,7 @@ func (d *duplicates) report(pkt *gstack.PacketBuffer, s *hdr.Segment, f *duplica
 		set |= copiesWait
 	}
 	f.setFlags(hash, set, (gapsTold|copiesWait)&^set)
+	return grown
 }
 
 // noteBlocks takes note of a SACK option; nil: there is none.
@@ -344,19 +352,22 @@ const (
 )
 
 // prependBlock makes a range the first SACK block of a pure ACK, and reports whether it could. The
-// headers need not have room: what they grow by follows in the packet's data.
-func prependBlock(pkt *gstack.PacketBuffer, s *hdr.Segment, x span) bool {
+// headers need not have room: what they grow by follows in the data of another packet, which is
+// returned. pkt itself stays as long as it is: an ACK that was held is written by another goroutine
+// than netstack's, which reads its size behind the write (pkg/tcpip/stack/nic.go, writeRawPacket).
+func prependBlock(pkt *gstack.PacketBuffer, s *hdr.Segment, x span) (grown *gstack.PacketBuffer,
+	added bool) {
 	header, sack := int(s.TCP()[12]>>4)*4, s.Options().SACK
 	at := header - len(sack)
 	if len(s.TCP()) != header || pkt.Data().Size() > 0 ||
 		sack != nil && (len(sack) < 2+blockLen || &s.TCP()[at] != &sack[0]) {
-		return false
+		return nil, false
 	}
 	var room [hdr.EthLen + 2*maxTCPHeader]byte
 	frame := append(room[:0], s.Frame...)
 	switch {
 	case sack == nil && header+firstBlock > maxTCPHeader:
-		return false
+		return nil, false
 	case sack == nil:
 		frame = append(frame, hdr.OptNop, hdr.OptNop, hdr.OptSACK, 2)
 		at, header = header+2, header+firstBlock
@@ -373,7 +384,8 @@ func prependBlock(pkt *gstack.PacketBuffer, s *hdr.Segment, x span) bool {
 	tcp[at+1], tcp[12] = byte(header-at), tcp[12]&15|byte(header/4<<4)
 	s.Seal(frame)
 	if n := copy(s.Frame, frame); n < len(frame) {
-		pkt.Data().AppendView(buffer.NewViewWithData(frame[n:]))
+		grown = pkt.Clone()
+		grown.Data().AppendView(buffer.NewViewWithData(frame[n:]))
 	}
-	return true
+	return grown, true
 }

@@ -70,8 +70,17 @@ func (r *copyRig) send(f hdrtest.TCPFrame) []byte {
 	pkt := r.frame(f, false).Packet()
 	defer pkt.DecRef()
 	s := hdr.ParseSent(pkt, r.flows.Key())
-	if r.flows.Sent(pkt, &s) {
+	size := pkt.Size()
+	grown, drop := r.flows.Sent(pkt, &s)
+	if drop {
 		r.t.Fatal("the segment is dropped")
+	}
+	if now := pkt.Size(); now != size {
+		r.t.Fatalf("netstack's packet of %d bytes, which it may be reading, has %d", size, now)
+	}
+	if grown != nil {
+		defer grown.DecRef()
+		pkt = grown
 	}
 	view := pkt.ToView()
 	defer view.Release()

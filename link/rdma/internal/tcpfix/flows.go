@@ -48,14 +48,16 @@ func (f *Flows) Key() random.HashKey { return f.key }
 
 // Sent takes note of an outgoing packet, whose headers s are, and changes the timestamp echo of a
 // SYN-ACK, and the window of an ACK in a handshake, where that is needed, their checksums too. It
-// reports whether the packet is not to be sent at all. It is called with the lock of the packet's
-// send queue held, so that the segments of a flow come in the order of the wire.
-func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
+// reports whether the packet is not to be sent at all. grown, unless nil, is to be sent in its
+// place, and the caller's to release. It is called with the lock of the packet's send queue held,
+// so that the segments of a flow come in the order of the wire.
+func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (grown *gstack.PacketBuffer,
+	drop bool) {
 	if !s.IsTCP() {
-		return false
+		return nil, false
 	}
 	if f.synBurst.sent(s) || f.timeWait.sent(s) {
-		return true
+		return nil, true
 	}
 	f.zeroWindow.sent(s)
 	f.synRTT.sent(s)
@@ -64,14 +66,14 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (drop bool) {
 	f.handshake.sent(s)
 	gaps := f.reorder.sent(s)
 	if f.resend.sent(pkt, s, gaps) {
-		return true
+		return nil, true
 	}
-	f.duplicates.sent(pkt, s)
+	grown = f.duplicates.sent(pkt, s)
 	gso := &pkt.GSOOptions
 	if gso.Type != gstack.GSONone && s.Payload >= int(gso.MSS) {
 		f.gsoSACK.sent(s)
 	}
-	return false
+	return grown, false
 }
 
 // Changes says what Received has changed in a packet, or that it is to be dropped.

@@ -61,7 +61,7 @@ func TestForged(t *testing.T) {
 		for _, f := range tc.sent {
 			pkt := packetOf(f)
 			s := hdr.ParseSent(pkt, flows.Key())
-			if flows.Sent(pkt, &s) {
+			if _, drop := flows.Sent(pkt, &s); drop {
 				t.Errorf("%s: dropped", tc.name)
 			}
 			pkt.DecRef()

@@ -83,7 +83,14 @@ func (e *lossyEnd) WritePackets(list gstack.PacketBufferList) (int, tcpip.Error)
 	}
 	var kept gstack.PacketBufferList
 	for _, pkt := range list.AsSlice() {
-		if s := hdr.ParseSent(pkt, e.flows.Key()); !e.flows.Sent(pkt, &s) {
+		s := hdr.ParseSent(pkt, e.flows.Key())
+		grown, drop := e.flows.Sent(pkt, &s)
+		switch {
+		case drop:
+		case grown != nil:
+			defer grown.DecRef()
+			kept.PushBack(grown)
+		default:
 			kept.PushBack(pkt)
 		}
 	}
