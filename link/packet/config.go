@@ -31,6 +31,10 @@ type Config struct {
 	MTU int
 	// Random says where a random MAC comes from; nil: the system's.
 	Random io.Reader
+	// SampleDrops lets one frame in so many pass, at random, of those that the kernel drops by
+	// [Port.DropSources] and does not count: so their receiver knows that they still come. A power
+	// of two up to 2^31; 0: none passes.
+	SampleDrops uint32
 }
 
 const maxQueues = 64
@@ -45,6 +49,8 @@ func (c *Config) fillDefaults() error {
 		return fmt.Errorf("no interface named: set Device to one that \"ip link\" lists")
 	case c.Queues < 1 || c.Queues > maxQueues:
 		return fmt.Errorf("%d queues: 1 to %d are possible", c.Queues, maxQueues)
+	case c.SampleDrops&(c.SampleDrops-1) != 0:
+		return fmt.Errorf("SampleDrops %d: one frame in a power of two may pass", c.SampleDrops)
 	case c.VLAN > 4094:
 		return fmt.Errorf("VLAN %d: networks have numbers from 1 to 4094", c.VLAN)
 	case c.Host && c.MAC != nil:

@@ -2,6 +2,7 @@ package packet
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,13 +13,14 @@ const (
 	maxDrops = 64
 	// maxDropKinds bounds the ports and protocols that these are for.
 	maxDropKinds = 8
+	adRandom     = -0x1000 + 56 // SKF_AD_RANDOM of linux include/uapi/linux/filter.h
 )
 
 var _ SourceDropper = (*Port)(nil)
 
 // DropSources implements [SourceDropper]. A port that is closed does nothing.
 func (p *Port) DropSources(all []SourceDrop) (n int, err error) {
-	program, n := sourceFilter(all)
+	program, n := sourceFilter(all, dropSampled(p.cfg.SampleDrops))
 	g := &p.groups
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -39,9 +41,9 @@ type dropKind struct {
 }
 
 // sourceFilter returns the beginning of a classic BPF program, which drops the first n of all and
-// goes on with the rest of the program for other frames. Every test is followed by its own return,
-// so that no jump is long.
-func sourceFilter(all []SourceDrop) (program []unix.SockFilter, n int) {
+// goes on with the rest of the program for other frames. Every test is followed by a verdict of its
+// own, so that no jump is long: one that drops, or goes on.
+func sourceFilter(all []SourceDrop, verdict []unix.SockFilter) (program []unix.SockFilter, n int) {
 	kinds := map[dropKind][]SourceDrop{}
 	var order []dropKind
 	for _, d := range all {
@@ -62,7 +64,7 @@ func sourceFilter(all []SourceDrop) (program []unix.SockFilter, n int) {
 		var body []unix.SockFilter
 		for _, k := range order {
 			if k.is4 == is4 {
-				body = append(body, k.testSources(kinds[k])...)
+				body = append(body, k.testSources(kinds[k], verdict)...)
 			}
 		}
 		if len(body) > 0 {
@@ -100,15 +102,15 @@ func jumpOver(n int) unix.SockFilter {
 	return jump
 }
 
-// testSources drops packets of a kind by their sources.
-func (k dropKind) testSources(all []SourceDrop) []unix.SockFilter {
+// testSources makes packets of a kind end with the verdict, by their sources.
+func (k dropKind) testSources(all []SourceDrop, verdict []unix.SockFilter) []unix.SockFilter {
 	at := int32(atProto4)
 	if !k.is4 {
 		at = atProto6
 	}
 	var sources []unix.SockFilter
 	for _, d := range all {
-		sources = append(sources, dropFrom(d)...)
+		sources = append(sources, dropFrom(d, verdict)...)
 	}
 	ports := append([]unix.SockFilter{{Code: indirect | unix.BPF_H, K: ethLen + offsetPort},
 		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: uint32(k.mask)}},
@@ -117,14 +119,24 @@ func (k dropKind) testSources(all []SourceDrop) []unix.SockFilter {
 		onlyIf(unix.BPF_JEQ, uint32(k.proto), ports)...)
 }
 
-// dropFrom drops what comes from a prefix. It looks at the words of the address that the prefix
-// covers.
-func dropFrom(d SourceDrop) (program []unix.SockFilter) {
+// dropSampled returns a verdict that drops, and lets one frame in so many go on; 0: none.
+func dropSampled(oneIn uint32) []unix.SockFilter {
+	if oneIn == 0 {
+		return []unix.SockFilter{drop}
+	}
+	return []unix.SockFilter{loadFrom(unix.BPF_W, adRandom),
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: oneIn - 1},
+		jumpIf(unix.BPF_JEQ, 0, 1, 0), drop}
+}
+
+// dropFrom makes what comes from a prefix end with the verdict. It looks at the words of the
+// address that the prefix covers.
+func dropFrom(d SourceDrop, verdict []unix.SockFilter) (program []unix.SockFilter) {
 	at, bytes := int32(ethLen+12), d.From.Addr().AsSlice()
 	if d.From.Addr().Is6() {
 		at = ethLen + 8
 	}
-	program = []unix.SockFilter{drop}
+	program = slices.Clone(verdict)
 	words := (d.From.Bits() + 31) / 32
 	for i := words - 1; i >= 0; i-- {
 		k, bits := binary.BigEndian.Uint32(bytes[4*i:]), min(d.From.Bits()-32*i, 32)

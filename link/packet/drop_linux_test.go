@@ -78,7 +78,7 @@ func TestSourceFilter(t *testing.T) {
 			}
 			all = append(all, d)
 		}
-		program, room := sourceFilter(all)
+		program, room := sourceFilter(all, dropSampled(0))
 		if len(program) > 2048 || room > maxDrops || room < min(len(all), maxDrops) {
 			t.Fatalf("%d of %d in %d instructions", room, len(all), len(program))
 		}
@@ -104,7 +104,7 @@ func TestSourceFilter(t *testing.T) {
 	if dropped < 1000 {
 		t.Errorf("only %d frames were to be dropped", dropped)
 	}
-	if program, n := sourceFilter(nil); len(program) != 0 || n != 0 {
+	if program, n := sourceFilter(nil, dropSampled(0)); len(program) != 0 || n != 0 {
 		t.Errorf("of nothing: %d instructions", len(program))
 	}
 }
@@ -168,5 +168,42 @@ func TestDropSources(t *testing.T) {
 	if n, err := p.DropSources([]SourceDrop{{From: netip.MustParsePrefix("::/0")}}); n != 0 ||
 		err != nil {
 		t.Errorf("a closed port: %d, %v", n, err)
+	}
+}
+
+// TestSampleDrops: of frames that are dropped about one in so many passes.
+func TestSampleDrops(t *testing.T) {
+	w := newWorld(t)
+	const oneIn, sent = 64, 64 * 100
+	p := w.open(t, Config{SampleDrops: oneIn})
+	raw := w.rawSocket(t, 0)
+	from := netip.MustParsePrefix("203.0.113.0/24")
+	n, err := p.DropSources([]SourceDrop{{From: from, Proto: protoUDP, Mask: 1 << 15}})
+	if must(t, err); n != 1 {
+		t.Fatalf("%d of 1 prefix is dropped", n)
+	}
+	passed := 0
+	for range sent / 100 {
+		for range 100 {
+			f := portedFrame(from.Addr().Next(), protoUDP, 53, false, 0)
+			copy(f, ourMAC)
+			copy(f[6:], peerMAC)
+			must(t, unix.Send(raw, append(f, make([]byte, 40)...), 0))
+		}
+		must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, 0x88b5, payload(60)), 0))
+		for last := false; !last; {
+			for _, f := range receive(t, p.Rx(0), 1) {
+				last = last || binary.BigEndian.Uint16(f.Data[12:]) == 0x88b5
+				if binary.BigEndian.Uint16(f.Data[12:]) == typeIPv4 {
+					passed++
+				}
+			}
+		}
+	}
+	if want := sent / oneIn; passed < want/3 || passed > 3*want { // 6 sigma and more
+		t.Errorf("%d of %d frames pass, want about %d", passed, sent, want)
+	}
+	if _, err := Open(Config{Device: "lo", SampleDrops: 3}); err == nil {
+		t.Error("one in 3 is taken")
 	}
 }

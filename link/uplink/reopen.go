@@ -376,7 +376,7 @@ func (id *identity) nameOf(netdev string) string {
 func (u *Uplink) openFallback(netdev string, id *identity) (failover.OpenedPort, error) {
 	netdev = id.nameOf(netdev)
 	port, err := u.openInterface(packet.Config{Device: netdev, MAC: net.HardwareAddr(id.cfg.MAC),
-		Queues: id.queues, VLAN: id.cfg.VLAN, Random: id.cfg.Random})
+		Queues: id.queues, VLAN: id.cfg.VLAN, Random: id.cfg.Random, SampleDrops: sampleDrops})
 	if err != nil {
 		return failover.OpenedPort{}, err
 	}

@@ -197,7 +197,11 @@ func floodDenied(t *testing.T, link []string) {
 			"denied ones: ratios %.2f and %.2f", part, len(quiet), len(apart), len(flooded), none,
 			alone, with, float64(with)/float64(none), float64(with)/float64(alone))
 	}
-	if s.Offloaded == 0 || reached > uint64(sent/1000) {
+	most := sent / 1000
+	if slices.Contains(link, "packet") {
+		most = sent / 500 // of which the kernel lets one in 1,024 pass, as it does not count
+	}
+	if s.Offloaded == 0 || reached > uint64(most) {
 		t.Errorf("of %d frames %d reach our queues: %+v", sent, reached, s)
 	}
 	// The filter of a packet socket does not count.
