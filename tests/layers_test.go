@@ -106,7 +106,7 @@ var layers = map[string]layer{
 	// frames by packet sockets; knows no RDMA
 	"link/packet": {module: []string{"internal/random", "internal/netlink", "clock"},
 		others: []string{xsys, netlink},
-		tests:  []string{netlink, "cmd/rdma-netstack/lab"}},
+		tests:  []string{netlink, "cmd/rdma-netstack/lab", "tests/lib/eth"}},
 	// which packets of a link go further
 	"link/filter": {module: []string{"clock"}, tests: []string{"cmd/rdma-netstack/lab"}},
 	// frames by AF_XDP sockets, and by packet sockets beside them
@@ -114,7 +114,7 @@ var layers = map[string]layer{
 		"internal/netlink", "clock"},
 		others: []string{xsys, netlink},
 		only:   map[string][]string{xsys: {"*_linux.go", "*_unsafe.go"}, netlink: {"*_linux.go"}},
-		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges"}},
+		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges", "tests/lib/eth"}},
 	// pcapng files of the frames of a link; x/net: programs of tcpdump's
 	"link/capture": {module: []string{"clock"}, others: []string{xnet}},
 	"link/rdma": {
@@ -199,7 +199,7 @@ var layers = map[string]layer{
 	// ports of the kernel's sockets; knows no TCP/IP of ours
 	"internal/backing": {module: []string{"internal/bpf", "internal/mmio", "clock"},
 		others: []string{xsys},
-		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges"}},
+		tests:  []string{netlink, "cmd/rdma-netstack/lab", "privileges", "tests/lib/eth"}},
 	"stack/internal/addrlock": {others: []string{xsys},
 		only: map[string][]string{xsys: {"*_linux.go"}}},
 	// names of hosts over connections that others dial; x/net: the format of DNS messages

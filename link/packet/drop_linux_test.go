@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
@@ -125,7 +126,7 @@ func TestDropSources(t *testing.T) {
 		t.Helper()
 		for _, f := range [][]byte{to("203.0.113.7", 53), to("203.0.113.7", 40000),
 			to("203.0.114.7", 54), to("2001:db8::7", 55),
-			ethernet(ourMAC, peerMAC, 0x88b5, payload(60))} {
+			eth.Ethernet(ourMAC, peerMAC, 0x88b5, eth.Payload(60))} {
 			must(t, unix.Send(raw, f, 0))
 		}
 		var got []uint16
@@ -190,7 +191,7 @@ func TestSampleDrops(t *testing.T) {
 			copy(f[6:], peerMAC)
 			must(t, unix.Send(raw, append(f, make([]byte, 40)...), 0))
 		}
-		must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, 0x88b5, payload(60)), 0))
+		must(t, unix.Send(raw, eth.Ethernet(ourMAC, peerMAC, 0x88b5, eth.Payload(60)), 0))
 		for last := false; !last; {
 			for _, f := range receive(t, p.Rx(0), 1) {
 				last = last || binary.BigEndian.Uint16(f.Data[12:]) == 0x88b5

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -38,17 +39,17 @@ func fragmentOf(v6 bool, proto byte, part []byte, id uint32, at int, more bool) 
 		}
 		h := binary.BigEndian.AppendUint16([]byte{proto, 0}, field)
 		h = binary.BigEndian.AppendUint32(h, id)
-		return ethernet(netdev, peerMAC, typeIPv6,
-			ip(peerIPv6.Addr(), ourIPv6.Addr(), extFragment, append(h, part...)))
+		return eth.Ethernet(netdev, peerMAC, typeIPv6,
+			eth.IP(peerIPv6.Addr(), ourIPv6.Addr(), extFragment, append(h, part...)))
 	}
-	p := ip(peerIP.Addr(), ourIP.Addr(), proto, part)
+	p := eth.IP(peerIP.Addr(), ourIP.Addr(), proto, part)
 	field := uint16(at / 8)
 	if more {
 		field |= moreFragments4
 	}
 	binary.BigEndian.PutUint16(p[4:], uint16(id))
 	binary.BigEndian.PutUint16(p[6:], field)
-	return ethernet(netdev, peerMAC, typeIPv4, p)
+	return eth.Ethernet(netdev, peerMAC, typeIPv4, p)
 }
 
 // take adds frames at a time, and returns what is handed on.
@@ -76,11 +77,11 @@ func TestFragments(t *testing.T) {
 		if !ours {
 			port = 54
 		}
-		head := udp(7, port, nil)
+		head := eth.UDP(7, port, nil)
 		if !v6 && i%5 == 0 {
-			proto, head = protoTCP, tcp(7, port+27, 2, nil)
+			proto, head = protoTCP, eth.TCP(7, port+27, 2, nil)
 		}
-		d := append(head, payload(random.IntN(4000))...)
+		d := append(head, eth.Payload(random.IntN(4000))...)
 		frames := fragmentsOf(v6, proto, d, uint32(i), 8*(1+random.IntN(180)))
 		if len(frames) == 1 {
 			continue
@@ -123,7 +124,7 @@ func TestFragmentsWait(t *testing.T) {
 		waits time.Duration
 	}{{false, fragmentTime4}, {true, fragmentTime6}} {
 		var f fragments
-		frames := fragmentsOf(c.v6, protoUDP, udp(7, 53, payload(100)), 1, 64)
+		frames := fragmentsOf(c.v6, protoUDP, eth.UDP(7, 53, eth.Payload(100)), 1, 64)
 		if got := f.take(t, begin, frames[1]); len(got) != 0 {
 			t.Fatal("came without the first")
 		}
@@ -136,7 +137,7 @@ func TestFragmentsWait(t *testing.T) {
 		}
 	}
 	var f fragments
-	last := fragmentOf(false, protoUDP, payload(1000), 0, 1000, false)
+	last := fragmentOf(false, protoUDP, eth.Payload(1000), 0, 1000, false)
 	for id := range uint32(20000) {
 		binary.BigEndian.PutUint16(last[ethLen+4:], uint16(id))
 		f.take(t, begin, last)
@@ -151,7 +152,7 @@ func TestFragmentsWait(t *testing.T) {
 
 // TestFragmentsRefused lists fragments that no datagram is made of.
 func TestFragmentsRefused(t *testing.T) {
-	whole := udp(7, 53, payload(56))
+	whole := eth.UDP(7, 53, eth.Payload(56))
 	of := func(v6 bool, cuts ...[2]int) (frames [][]byte) {
 		for _, c := range cuts {
 			frames = append(frames, fragmentOf(v6, protoUDP, whole[c[0]:c[1]], 9, c[0], c[1] < 64))
@@ -169,10 +170,10 @@ func TestFragmentsRefused(t *testing.T) {
 			}
 		}
 		for name, frame := range map[string][]byte{
-			"beyond the longest packet": fragmentOf(v6, protoUDP, payload(16), 1, 65528, false),
-			"of 9 bytes":                fragmentOf(v6, protoUDP, payload(9), 1, 0, true),
-			"cut off":                   fragmentOf(v6, protoUDP, payload(16), 1, 0, true)[:40],
-			"no fragment":               ethernet(netdev, peerMAC, typeARP, make([]byte, 46)),
+			"beyond the longest packet": fragmentOf(v6, protoUDP, eth.Payload(16), 1, 65528, false),
+			"of 9 bytes":                fragmentOf(v6, protoUDP, eth.Payload(9), 1, 0, true),
+			"cut off":                   fragmentOf(v6, protoUDP, eth.Payload(16), 1, 0, true)[:40],
+			"no fragment":               eth.Ethernet(netdev, peerMAC, typeARP, make([]byte, 46)),
 		} {
 			if p, ok := parseFragment(frame); ok {
 				t.Errorf("IPv6 %v: %s is taken: %+v", v6, name, p)
@@ -185,8 +186,9 @@ func TestFragmentsRefused(t *testing.T) {
 func TestBehindExtensions(t *testing.T) {
 	table, options := fragmentTable(), []byte{0, 0, 1, 4, 0, 0, 0, 0}
 	with := func(first byte, headers ...[]byte) []byte {
-		return ethernet(netdev, peerMAC, typeIPv6, ip(peerIPv6.Addr(), ourIPv6.Addr(), first,
-			append(slices.Concat(headers...), udp(7, 53, []byte("x"))...)))
+		return eth.Ethernet(netdev, peerMAC, typeIPv6, eth.IP(peerIPv6.Addr(), ourIPv6.Addr(),
+			first,
+			append(slices.Concat(headers...), eth.UDP(7, 53, []byte("x"))...)))
 	}
 	next := func(h []byte, proto byte) []byte {
 		h = bytes.Clone(h)
@@ -215,9 +217,9 @@ func TestBehindExtensions(t *testing.T) {
 			[]byte{protoUDP, 0, 1, 5, 0, 0, 0, 0})},
 		{"longer than the packet", false, with(extDestination,
 			[]byte{protoUDP, 9, 1, 4, 0, 0, 0, 0})},
-		{"another port", false, ethernet(netdev, peerMAC, typeIPv6, ip(peerIPv6.Addr(),
+		{"another port", false, eth.Ethernet(netdev, peerMAC, typeIPv6, eth.IP(peerIPv6.Addr(),
 			ourIPv6.Addr(), extDestination, append(next(options, protoUDP),
-				udp(7, 54, []byte("x"))...)))},
+				eth.UDP(7, 54, []byte("x"))...)))},
 	} {
 		if got := table.isOurs(c.f); got != c.ours {
 			t.Errorf("%s: ours is %v", c.name, got)
@@ -229,7 +231,7 @@ func TestBehindExtensions(t *testing.T) {
 // kept beyond its time.
 func FuzzFragments(f *testing.F) {
 	for i, v6 := range []bool{false, true} {
-		a := fragmentsOf(v6, protoUDP, udp(7, 53, payload(100)), uint32(i), 64)
+		a := fragmentsOf(v6, protoUDP, eth.UDP(7, 53, eth.Payload(100)), uint32(i), 64)
 		f.Add(a[0], a[1])
 		f.Add(a[1], a[0])
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,9 +41,9 @@ func TestGroups(t *testing.T) {
 				must(t, p.SetGroups(tt.groups))
 			}
 			for _, i := range []int{1, 2, 3, 500} {
-				must(t, unix.Send(raw, ethernet(group(i), peerMAC, 0x88b5, payload(60)), 0))
+				must(t, unix.Send(raw, eth.Ethernet(group(i), peerMAC, 0x88b5, eth.Payload(60)), 0))
 			}
-			must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, 0x88b5, payload(60)), 0))
+			must(t, unix.Send(raw, eth.Ethernet(ourMAC, peerMAC, 0x88b5, eth.Payload(60)), 0))
 			var got []int
 			for last := false; !last; {
 				for _, f := range receive(t, p.Rx(0), 1) {

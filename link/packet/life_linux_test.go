@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,7 @@ func TestDownAndUp(t *testing.T) {
 	before := p.Stats().LinkChanges
 	w.setLink(t, netlink.LinkSetDown)
 	awaitLink(t, p, false)
-	frame := TxFrame{Bufs: [][]byte{ethernet(peerMAC, ourMAC, 0x88b5, payload(100))}}
+	frame := TxFrame{Bufs: [][]byte{eth.Ethernet(peerMAC, ourMAC, 0x88b5, eth.Payload(100))}}
 	send(t, p.Tx(0), frame, frame)
 	if s := p.Stats().Tx[0]; s.Dropped != 2 || s.Frames != 0 {
 		t.Errorf("sent on an interface that is down: %+v", s)
@@ -28,7 +29,7 @@ func TestDownAndUp(t *testing.T) {
 	}
 	w.setLink(t, netlink.LinkSetUp)
 	awaitLink(t, p, true)
-	must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, 0x88b5, payload(100)), 0))
+	must(t, unix.Send(raw, eth.Ethernet(ourMAC, peerMAC, 0x88b5, eth.Payload(100)), 0))
 	receive(t, p.Rx(0), 1)
 	send(t, p.Tx(0), frame)
 	if got := next(t, raw); !bytes.Equal(got, frame.Bufs[0]) {
@@ -91,7 +92,8 @@ func TestCloseUnderTraffic(t *testing.T) {
 		for i := range 2 {
 			go func() { ended <- waitLong(p.Rx(i)) }()
 			go func() {
-				frame := TxFrame{Bufs: [][]byte{ethernet(peerMAC, ourMAC, 0x88b5, payload(100))}}
+				frame := TxFrame{Bufs: [][]byte{eth.Ethernet(peerMAC, ourMAC, 0x88b5,
+					eth.Payload(100))}}
 				q := p.Tx(i)
 				for {
 					q.Lock()
@@ -106,7 +108,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 			}()
 		}
 		for range 100 {
-			must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, 0x88b5, payload(100)), 0))
+			must(t, unix.Send(raw, eth.Ethernet(ourMAC, peerMAC, 0x88b5, eth.Payload(100)), 0))
 		}
 		closed := make(chan error)
 		for range 3 {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"golang.org/x/sys/unix"
 )
 
@@ -87,95 +88,99 @@ func hostFrames() []hostFrame {
 	v4, v6, peer4, peer6 := ourIP.Addr(), ourIPv6.Addr(), peerIP.Addr(), peerIPv6.Addr()
 	other4 := netip.MustParseAddr("192.0.2.11")
 	to := func(dst net.HardwareAddr, etherType uint16, payload []byte) []byte {
-		return ethernet(dst, peerMAC, etherType, payload)
+		return eth.Ethernet(dst, peerMAC, etherType, payload)
 	}
 	four := func(p []byte) []byte { return to(netdev, typeIPv4, p) }
 	six := func(p []byte) []byte { return to(netdev, typeIPv6, p) }
-	seg := func(port uint16) []byte { return tcp(999, port, 2, []byte("x")) }
-	dgram := func(port uint16) []byte { return udp(999, port, []byte("x")) }
+	seg := func(port uint16) []byte { return eth.TCP(999, port, 2, []byte("x")) }
+	dgram := func(port uint16) []byte { return eth.UDP(999, port, []byte("x")) }
 	arp := func(op byte) []byte {
 		b := make([]byte, 46)
 		copy(b, []byte{0, 1, 8, 0, 6, 4, 0, op})
 		return b
 	}
-	fragment := ip(peer4, v4, protoUDP, dgram(53))
+	fragment := eth.IP(peer4, v4, protoUDP, dgram(53))
 	fragment[6] = 0x20 // more follow
 	binary.BigEndian.PutUint16(fragment[10:], 0)
-	binary.BigEndian.PutUint16(fragment[10:], ^checksum(fragment[:ipv4Len]))
-	options := ip(peer4, v4, protoTCP, append(make([]byte, 4), seg(8080)...))
+	binary.BigEndian.PutUint16(fragment[10:], ^eth.Sum(fragment[:ipv4Len]))
+	options := eth.IP(peer4, v4, protoTCP, append(make([]byte, 4), seg(8080)...))
 	options[0] = 0x46
 	icmp := func(kind byte, body []byte) []byte {
 		return append([]byte{kind, 4, 0, 0, 0, 0, 2, 88}, body...)
 	}
 	sent4 := func(from netip.Addr, proto byte, port uint16) []byte {
-		return ip(from, peer4, proto, tcp(port, 999, 16, nil))
+		return eth.IP(from, peer4, proto, eth.TCP(port, 999, 16, nil))
 	}
-	sent6 := func(port uint16) []byte { return ip(v6, peer6, protoTCP, tcp(port, 999, 16, nil)) }
+	sent6 := func(port uint16) []byte {
+		return eth.IP(v6, peer6, protoTCP, eth.TCP(port, 999, 16, nil))
+	}
 	return []hostFrame{
-		{"TCP to a listener", true, four(ip(peer4, v4, protoTCP, seg(8080)))},
-		{"TCP to another port", false, four(ip(peer4, v4, protoTCP, seg(8081)))},
-		{"TCP to another address", false, four(ip(peer4, other4, protoTCP, seg(8080)))},
-		{"UDP to TCP's port", false, four(ip(peer4, v4, protoUDP, dgram(8080)))},
-		{"UDP", true, four(ip(peer4, v4, protoUDP, dgram(53)))},
-		{"TCP to UDP's port", false, four(ip(peer4, v4, protoTCP, seg(53)))},
+		{"TCP to a listener", true, four(eth.IP(peer4, v4, protoTCP, seg(8080)))},
+		{"TCP to another port", false, four(eth.IP(peer4, v4, protoTCP, seg(8081)))},
+		{"TCP to another address", false, four(eth.IP(peer4, other4, protoTCP, seg(8080)))},
+		{"UDP to TCP's port", false, four(eth.IP(peer4, v4, protoUDP, dgram(8080)))},
+		{"UDP", true, four(eth.IP(peer4, v4, protoUDP, dgram(53)))},
+		{"TCP to UDP's port", false, four(eth.IP(peer4, v4, protoTCP, seg(53)))},
 		{"TCP behind options", true, four(options)},
 		{"a fragment", false, four(fragment)},
-		{"below the block", false, four(ip(peer4, v4, protoTCP, seg(0xefff)))},
-		{"first of the block", true, four(ip(peer4, v4, protoTCP, seg(0xf000)))},
-		{"last of the block", true, four(ip(peer4, v4, protoTCP, seg(0xf0ff)))},
-		{"above the block", false, four(ip(peer4, v4, protoTCP, seg(0xf100)))},
-		{"TCP over IPv6", true, six(ip(peer6, v6, protoTCP, seg(8080)))},
-		{"UDP over IPv6, of the block", true, six(ip(peer6, v6, protoUDP, dgram(0xf012)))},
-		{"UDP over IPv6 to a port of IPv4's", false, six(ip(peer6, v6, protoUDP, dgram(53)))},
-		{"to another MAC", false, to(ourMAC, typeIPv4, ip(peer4, v4, protoTCP, seg(8080)))},
+		{"below the block", false, four(eth.IP(peer4, v4, protoTCP, seg(0xefff)))},
+		{"first of the block", true, four(eth.IP(peer4, v4, protoTCP, seg(0xf000)))},
+		{"last of the block", true, four(eth.IP(peer4, v4, protoTCP, seg(0xf0ff)))},
+		{"above the block", false, four(eth.IP(peer4, v4, protoTCP, seg(0xf100)))},
+		{"TCP over IPv6", true, six(eth.IP(peer6, v6, protoTCP, seg(8080)))},
+		{"UDP over IPv6, of the block", true, six(eth.IP(peer6, v6, protoUDP, dgram(0xf012)))},
+		{"UDP over IPv6 to a port of IPv4's", false, six(eth.IP(peer6, v6, protoUDP, dgram(53)))},
+		{"to another MAC", false, to(ourMAC, typeIPv4, eth.IP(peer4, v4, protoTCP, seg(8080)))},
 		{"UDP to all", true, to(net.HardwareAddr{255, 255, 255, 255, 255, 255}, typeIPv4,
-			ip(peer4, v4, protoUDP, dgram(53)))},
+			eth.IP(peer4, v4, protoUDP, dgram(53)))},
 		{"UDP to all, to another port", false, to(net.HardwareAddr{255, 255, 255, 255, 255, 255},
-			typeIPv4, ip(peer4, v4, protoUDP, dgram(54)))},
+			typeIPv4, eth.IP(peer4, v4, protoUDP, dgram(54)))},
 		{"TCP to all", false, to(net.HardwareAddr{255, 255, 255, 255, 255, 255}, typeIPv4,
-			ip(peer4, v4, protoTCP, seg(8080)))},
+			eth.IP(peer4, v4, protoTCP, seg(8080)))},
 		{"a VLAN's", false, to(netdev, typeVLAN, append([]byte{0, 5, 8, 0},
-			ip(peer4, v4, protoTCP, seg(8080))...))},
+			eth.IP(peer4, v4, protoTCP, seg(8080))...))},
 		{"ARP request", true, to(netdev, typeARP, arp(1))},
 		{"ARP reply", true, to(netdev, typeARP, arp(2))},
 		{"ARP request to all", true, to(net.HardwareAddr{255, 255, 255, 255, 255, 255}, typeARP,
 			arp(1))},
 		{"ARP to another MAC", false, to(ourMAC, typeARP, arp(2))},
-		{"echo request", false, four(ip(peer4, v4, protoICMP, icmp(8, sent4(v4, protoTCP, 8080))))},
-		{"fragmentation needed", true, four(ip(peer4, v4, protoICMP,
+		{"echo request", false, four(eth.IP(peer4, v4, protoICMP, icmp(8, sent4(v4, protoTCP,
+			8080))))},
+		{"fragmentation needed", true, four(eth.IP(peer4, v4, protoICMP,
 			icmp(icmpUnreachable, sent4(v4, protoTCP, 8080))))},
-		{"fragmentation needed for the kernel", false, four(ip(peer4, v4, protoICMP,
+		{"fragmentation needed for the kernel", false, four(eth.IP(peer4, v4, protoICMP,
 			icmp(icmpUnreachable, sent4(v4, protoTCP, 22))))},
-		{"time exceeded, UDP", true, four(ip(peer4, v4, protoICMP,
+		{"time exceeded, UDP", true, four(eth.IP(peer4, v4, protoICMP,
 			icmp(icmpTimeExceeded, sent4(v4, protoUDP, 53))))},
-		{"an error about another protocol", false, four(ip(peer4, v4, protoICMP,
+		{"an error about another protocol", false, four(eth.IP(peer4, v4, protoICMP,
 			icmp(icmpUnreachable, sent4(v4, protoICMP, 8080))))},
-		{"an error that is cut off", false, four(ip(peer4, v4, protoICMP,
+		{"an error that is cut off", false, four(eth.IP(peer4, v4, protoICMP,
 			icmp(icmpUnreachable, sent4(v4, protoTCP, 8080)[:ipv4Len+3])))},
-		{"packet too big", true, six(ip(peer6, v6, protoICMPv6, icmp(2, sent6(8080))))},
-		{"packet too big for the kernel", false, six(ip(peer6, v6, protoICMPv6,
+		{"packet too big", true, six(eth.IP(peer6, v6, protoICMPv6, icmp(2, sent6(8080))))},
+		{"packet too big for the kernel", false, six(eth.IP(peer6, v6, protoICMPv6,
 			icmp(2, sent6(22))))},
-		{"an ICMPv6 error that nobody knows", true, six(ip(peer6, v6, protoICMPv6,
+		{"an ICMPv6 error that nobody knows", true, six(eth.IP(peer6, v6, protoICMPv6,
 			icmp(100, sent6(8080))))},
-		{"an error about a fragment", true, six(ip(peer6, v6, protoICMPv6, icmp(2,
+		{"an error about a fragment", true, six(eth.IP(peer6, v6, protoICMPv6, icmp(2,
 			fragmentOf6(8080)[ethLen:])))},
-		{"an error about a fragment of the kernel's", false, six(ip(peer6, v6, protoICMPv6, icmp(2,
-			fragmentOf6(22)[ethLen:])))},
+		{"an error about a fragment of the kernel's", false, six(eth.IP(peer6, v6, protoICMPv6,
+			icmp(2,
+				fragmentOf6(22)[ethLen:])))},
 		{"neighbour solicitation", true,
-			six(ip(peer6, v6, protoICMPv6, icmp(neighborSolicitation, make([]byte, 16))))},
-		{"neighbour advertisement to all", true, to(allNodes, typeIPv6, ip(peer6,
+			six(eth.IP(peer6, v6, protoICMPv6, icmp(neighborSolicitation, make([]byte, 16))))},
+		{"neighbour advertisement to all", true, to(allNodes, typeIPv6, eth.IP(peer6,
 			netip.MustParseAddr("ff02::1"), protoICMPv6, icmp(neighborAdvertisement,
 				make([]byte, 16))))},
-		{"router advertisement", false, to(allNodes, typeIPv6, ip(peer6,
+		{"router advertisement", false, to(allNodes, typeIPv6, eth.IP(peer6,
 			netip.MustParseAddr("ff02::1"), protoICMPv6, icmp(134, make([]byte, 16))))},
-		{"UDP over IPv6 to all", false, to(allNodes, typeIPv6, ip(peer6,
+		{"UDP over IPv6 to all", false, to(allNodes, typeIPv6, eth.IP(peer6,
 			netip.MustParseAddr("ff02::1"), protoUDP, dgram(0xf012)))},
-		{"TCP over IPv6 behind options", true, six(ip(peer6, v6, extDestination,
+		{"TCP over IPv6 behind options", true, six(eth.IP(peer6, v6, extDestination,
 			append([]byte{protoTCP, 0, 1, 4, 0, 0, 0, 0}, seg(8080)...)))},
-		{"neighbour advertisement", true, six(ip(peer6, v6, protoICMPv6,
+		{"neighbour advertisement", true, six(eth.IP(peer6, v6, protoICMPv6,
 			icmp(neighborAdvertisement, make([]byte, 16))))},
-		{"ICMPv6 echo", false, six(ip(peer6, v6, protoICMPv6, icmp(128, sent6(8080))))},
-		{"the last", true, four(ip(peer4, v4, protoTCP, seg(0xf001)))},
+		{"ICMPv6 echo", false, six(eth.IP(peer6, v6, protoICMPv6, icmp(128, sent6(8080))))},
+		{"the last", true, four(eth.IP(peer4, v4, protoTCP, seg(0xf001)))},
 	}
 }
 
@@ -183,8 +188,9 @@ var allNodes = net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}
 
 // fragmentOf6 is the first fragment of a datagram that was sent from a port of ours.
 func fragmentOf6(port uint16) []byte {
-	h := append([]byte{protoTCP, 0, 0, 1, 0, 0, 0, 1}, tcp(port, 999, 16, nil)...)
-	return ethernet(peerMAC, netdev, typeIPv6, ip(ourIPv6.Addr(), peerIPv6.Addr(), extFragment, h))
+	h := append([]byte{protoTCP, 0, 0, 1, 0, 0, 0, 1}, eth.TCP(port, 999, 16, nil)...)
+	return eth.Ethernet(peerMAC, netdev, typeIPv6, eth.IP(ourIPv6.Addr(), peerIPv6.Addr(),
+		extFragment, h))
 }
 
 // TestHostFragments sends a port on the host's MAC datagrams in fragments, backwards: those for a
@@ -198,7 +204,8 @@ func TestHostFragments(t *testing.T) {
 	var want [][]byte
 	for i := range 40 {
 		port := uint16(53 + i%2)
-		frames := fragmentsOf(i%4 < 2, protoUDP, udp(7, port, payload(100+100*i)), uint32(i), 480)
+		frames := fragmentsOf(i%4 < 2, protoUDP, eth.UDP(7, port, eth.Payload(100+100*i)),
+			uint32(i), 480)
 		for j := range frames {
 			_, err := unix.Write(raw, frames[len(frames)-1-j])
 			must(t, err)

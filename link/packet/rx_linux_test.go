@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +21,9 @@ func TestFilter(t *testing.T) {
 		return append(binary.BigEndian.AppendUint16(tagged, tci), f[12:]...)
 	}
 	const experimental = 0x88b5
-	to := func(dst ...byte) []byte { return ethernet(dst, peerMAC, experimental, payload(60)) }
+	to := func(dst ...byte) []byte {
+		return eth.Ethernet(dst, peerMAC, experimental, eth.Payload(60))
+	}
 	kinds := []struct {
 		name            string
 		frame           []byte
@@ -79,8 +82,8 @@ func TestMergedSegments(t *testing.T) {
 			w := newWorld(t)
 			p, before := w.openWithoutGroups(t)
 			raw := w.rawSocket(t, 1)
-			frame := ethernet(ourMAC, peerMAC, etherType(peer.src),
-				ip(peer.src, peer.dst, protoTCP, tcp(1, 2, 0x10, payload(20000))))
+			frame := eth.Ethernet(ourMAC, peerMAC, etherType(peer.src),
+				eth.IP(peer.src, peer.dst, protoTCP, eth.TCP(1, 2, 0x10, eth.Payload(20000))))
 			must(t, unix.Send(raw, append(vnetOf(frame, 1448), frame...), 0))
 			f := receive(t, p.Rx(0), 1)[0]
 			if f.GSOSize != 1448 || f.Flags&RxChecksumOK == 0 || !bytes.Equal(f.Data, frame) {
@@ -126,14 +129,14 @@ func TestUnfinishedChecksum(t *testing.T) {
 	_, err = conn.Write([]byte("question"))
 	must(t, err)
 	f := receiveQuestion(t, p.Rx(0))
-	if transportSumOK(f.Data) || f.Flags&RxChecksumOK == 0 {
+	if eth.SumOK(f.Data) || f.Flags&RxChecksumOK == 0 {
 		t.Errorf("checksum in the frame: %v, flags %#x; want an unfinished one, vouched for",
-			transportSumOK(f.Data), f.Flags)
+			eth.SumOK(f.Data), f.Flags)
 	}
-	wrong := udp(1, 53, []byte("question"))
+	wrong := eth.UDP(1, 53, []byte("question"))
 	wrong[6], wrong[7] = 0xba, 0xad
-	must(t, unix.Send(w.rawSocket(t, 0), ethernet(ourMAC, peerMAC, typeIPv4,
-		ip(peerIP.Addr(), ourIP.Addr(), protoUDP, wrong)), 0))
+	must(t, unix.Send(w.rawSocket(t, 0), eth.Ethernet(ourMAC, peerMAC, typeIPv4,
+		eth.IP(peerIP.Addr(), ourIP.Addr(), protoUDP, wrong)), 0))
 	if f := receiveQuestion(t, p.Rx(0)); f.Flags&(RxChecksumOK|RxHeaderOK) != 0 {
 		t.Errorf("a wrong checksum: flags %#x", f.Flags)
 	}
@@ -171,7 +174,7 @@ func TestSplitDatagrams(t *testing.T) {
 				err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, size)
 			}))
 			must(t, err)
-			sent := payload(size*(count-1) + last)
+			sent := eth.Payload(size*(count-1) + last)
 			_, err = conn.Write(sent)
 			must(t, err)
 			var got []byte
@@ -179,7 +182,7 @@ func TestSplitDatagrams(t *testing.T) {
 				at := ethLen + ipv4Len + udpLen
 				if to.Is6() {
 					at = ethLen + ipv6Len + udpLen
-				} else if checksum(f.Data[ethLen:ethLen+ipv4Len]) != 0xffff {
+				} else if eth.Sum(f.Data[ethLen:ethLen+ipv4Len]) != 0xffff {
 					t.Errorf("datagram %d: IP header checksum is wrong", i)
 				}
 				if n := binary.BigEndian.Uint16(f.Data[at-4:]); int(n) != len(f.Data)-at+udpLen {
@@ -246,7 +249,7 @@ func TestDropsAreCounted(t *testing.T) {
 	raw := w.rawSocket(t, 0)
 	var batch [500]Frame
 	for range batch {
-		must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, 0x88b5, payload(1000)), 0))
+		must(t, unix.Send(raw, eth.Ethernet(ourMAC, peerMAC, 0x88b5, eth.Payload(1000)), 0))
 	}
 	got := 0
 	for n := p.Rx(0).Receive(batch[:]); n > 0; n = p.Rx(0).Receive(batch[:]) {
@@ -268,7 +271,8 @@ func TestLooksInVain(t *testing.T) {
 	w := newWorld(t)
 	p := w.open(t, Config{})
 	must(t, p.SetGroups(nil)) // what the peer's kernel announces does not count
-	q, raw, frame := p.rx[0], w.rawSocket(t, 0), ethernet(ourMAC, peerMAC, 0x88b5, payload(60))
+	q, raw, frame := p.rx[0], w.rawSocket(t, 0), eth.Ethernet(ourMAC, peerMAC, 0x88b5,
+		eth.Payload(60))
 	var batch [2 * rxBatch]Frame
 	for q.Receive(batch[:]) > 0 || q.empty {
 		continue

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
@@ -59,8 +60,8 @@ func TestSegmentsLeaveWhole(t *testing.T) {
 		if to.Is6() {
 			from, headers = ourIPv6.Addr(), ethLen+ipv6Len+tcpLen
 		}
-		frame := ethernet(peerMAC, ourMAC, etherType(to),
-			ip(from, to, protoTCP, tcp(1, 2, 0x18, payload(20000))))
+		frame := eth.Ethernet(peerMAC, ourMAC, etherType(to),
+			eth.IP(from, to, protoTCP, eth.TCP(1, 2, 0x18, eth.Payload(20000))))
 		for _, cuts := range [][]int{nil, {headers}, {ethLen, 20, 20, headers, 127, 5000},
 			{headers, 128}, {1000, 1001, 20000}} {
 			t.Run(fmt.Sprint(to, cuts), func(t *testing.T) {
@@ -78,7 +79,7 @@ func TestSegmentsLeaveWhole(t *testing.T) {
 					t.Errorf("virtio_net_hdr % x", v)
 				}
 				finish(f) // the sum that the header says is to be computed
-				if !transportSumOK(f) {
+				if !eth.SumOK(f) {
 					t.Error("the pseudo-header's sum is wrong")
 				}
 				at := headers - 4 // of the checksum
@@ -107,8 +108,9 @@ func TestDatagramsLeaveWhole(t *testing.T) {
 		if to.Is6() {
 			from, headers = ourIPv6.Addr(), ethLen+ipv6Len+udpLen
 		}
-		data := payload(20001)
-		frame := ethernet(peerMAC, ourMAC, etherType(to), ip(from, to, protoUDP, udp(3, 53, data)))
+		data := eth.Payload(20001)
+		frame := eth.Ethernet(peerMAC, ourMAC, etherType(to), eth.IP(from, to, protoUDP, eth.UDP(3,
+			53, data)))
 		for _, tagged := range []bool{false, true} {
 			for _, offloads := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v tagged %v offloads %v", to, tagged, offloads),
@@ -183,7 +185,7 @@ func finish(f []byte) {
 	if f[ethLen]>>4 == 6 {
 		at = ethLen + ipv6Len
 	}
-	binary.BigEndian.PutUint16(f[at+16:], ^checksum(f[at:]))
+	binary.BigEndian.PutUint16(f[at+16:], ^eth.Sum(f[at:]))
 }
 
 // TestKernelFinishes turns the offloads of our end off, as on a NIC without any: the kernel
@@ -202,16 +204,16 @@ func TestKernelFinishes(t *testing.T) {
 				if to.Is6() {
 					from = ourIPv6.Addr()
 				}
-				data := payload(5000)
-				segment := ip(from, to, protoTCP, tcp(1, 2, 0x18, data))
-				datagram := ip(from, to, protoUDP, udp(3, 53, payload(301)))
+				data := eth.Payload(5000)
+				segment := eth.IP(from, to, protoTCP, eth.TCP(1, 2, 0x18, data))
+				datagram := eth.IP(from, to, protoUDP, eth.UDP(3, 53, eth.Payload(301)))
 				if !to.Is6() {
 					segment[10], datagram[10] = 0xba, 0xba // to be computed as well
 				}
 				frames := []TxFrame{
-					{Bufs: pieces(ethernet(peerMAC, ourMAC, etherType(to), segment), 60),
+					{Bufs: pieces(eth.Ethernet(peerMAC, ourMAC, etherType(to), segment), 60),
 						GSOSize: 1400},
-					{Bufs: pieces(ethernet(peerMAC, ourMAC, etherType(to), datagram), 42),
+					{Bufs: pieces(eth.Ethernet(peerMAC, ourMAC, etherType(to), datagram), 42),
 						Flags: TxChecksum},
 				}
 				if tagged {
@@ -241,7 +243,7 @@ func TestKernelFinishes(t *testing.T) {
 
 func wantFinished(t *testing.T, f []byte) {
 	t.Helper()
-	if !transportSumOK(f) || f[ethLen]>>4 == 4 && checksum(f[ethLen:ethLen+ipv4Len]) != 0xffff {
+	if !eth.SumOK(f) || f[ethLen]>>4 == 4 && eth.Sum(f[ethLen:ethLen+ipv4Len]) != 0xffff {
 		t.Errorf("a checksum is wrong in % x", f[:60])
 	}
 }
@@ -254,8 +256,9 @@ func TestKernelAccepts(t *testing.T) {
 	defer conn.Close()
 	p := w.open(t, Config{})
 	must(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
-	send(t, p.Tx(0), TxFrame{Flags: TxChecksum, Bufs: [][]byte{ethernet(peerMAC, ourMAC, typeIPv4,
-		ip(ourIP.Addr(), peerIP.Addr(), protoUDP, udp(1024, 53, []byte("question"))))}})
+	send(t, p.Tx(0), TxFrame{Flags: TxChecksum, Bufs: [][]byte{eth.Ethernet(peerMAC, ourMAC,
+		typeIPv4,
+		eth.IP(ourIP.Addr(), peerIP.Addr(), protoUDP, eth.UDP(1024, 53, []byte("question"))))}})
 	buf := make([]byte, 100)
 	n, from, err := conn.ReadFrom(buf)
 	must(t, err)
@@ -342,8 +345,9 @@ func TestNoAllocations(t *testing.T) {
 	w := newWorld(t)
 	a := w.open(t, Config{})
 	b := openIn(t, w.peer, Config{Device: ifname, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0x0c}})
-	frame := TxFrame{GSOSize: 1400, Bufs: pieces(ethernet(b.MAC(), ourMAC, typeIPv4,
-		ip(ourIP.Addr(), peerIP.Addr(), protoTCP, tcp(1, 2, 0x18, payload(3000)))), 54, 1000)}
+	frame := TxFrame{GSOSize: 1400, Bufs: pieces(eth.Ethernet(b.MAC(), ourMAC, typeIPv4,
+		eth.IP(ourIP.Addr(), peerIP.Addr(), protoTCP, eth.TCP(1, 2, 0x18, eth.Payload(3000)))), 54,
+		1000)}
 	var batch [16]Frame
 	round := func() {
 		tx, rx := a.Tx(0), b.Rx(0)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
@@ -78,7 +79,7 @@ func (f flow) exchange(t testing.TB, p packet.Interface, r *reception) {
 	t.Helper()
 	port := uint16(f.conn.LocalAddr().(*net.UDPAddr).Port)
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		_, err := f.conn.WriteTo(payload(100),
+		_, err := f.conn.WriteTo(eth.Payload(100),
 			net.UDPAddrFromAddrPort(netip.AddrPortFrom(ourIP.Addr(), 9)))
 		if err != nil && !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EHOSTUNREACH) {
 			t.Fatal(err)
@@ -92,7 +93,7 @@ func (f flow) exchange(t testing.TB, p packet.Interface, r *reception) {
 			continue
 		}
 		answer := ipFrame(peerMAC, ourIP.Addr(), peerIP.Addr(), protoUDP,
-			udp(9, port, payload(100)))
+			eth.UDP(9, port, eth.Payload(100)))
 		copy(answer[6:], ourMAC)
 		send(t, p.Tx(0), packet.TxFrame{Bufs: [][]byte{answer}, Flags: packet.TxChecksum})
 		must(t, f.conn.SetReadDeadline(time.Now().Add(time.Second)))

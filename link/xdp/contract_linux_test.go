@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 )
 
 // TestFrames sends frames of every kind and expects ours, and only ours.
@@ -24,7 +25,9 @@ func TestFrames(t *testing.T) {
 		tagged = binary.BigEndian.AppendUint16(tagged, typeVLAN)
 		return append(binary.BigEndian.AppendUint16(tagged, tci), f[12:]...)
 	}
-	to := func(dst ...byte) []byte { return ethernet(dst, peerMAC, experimental, payload(60)) }
+	to := func(dst ...byte) []byte {
+		return eth.Ethernet(dst, peerMAC, experimental, eth.Payload(60))
+	}
 	frames := []struct {
 		name            string
 		frame           []byte
@@ -93,14 +96,14 @@ func TestDatagrams(t *testing.T) {
 			defer conn.Close()
 			must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 			for n := range 40 {
-				data := payload(1 + n*36)
+				data := eth.Payload(1 + n*36)
 				_, err = conn.WriteTo(data, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.ours, 9)))
 				must(t, err)
 				f := r.next(t)
-				if !bytes.HasSuffix(f.Data, data) || !sumOK(f.Data) {
+				if !bytes.HasSuffix(f.Data, data) || !eth.SumOK(f.Data) {
 					t.Fatalf("% x", f.Data)
 				}
-				frame := ipFrame(peerMAC, a.ours, a.peer, protoUDP, udp(9, 7, data))
+				frame := ipFrame(peerMAC, a.ours, a.peer, protoUDP, eth.UDP(9, 7, data))
 				copy(frame[6:], ourMAC)
 				send(t, p.Tx(0), packet.TxFrame{Bufs: [][]byte{frame[:30], frame[30:]},
 					Flags: packet.TxChecksum})
@@ -136,9 +139,9 @@ func TestSegments(t *testing.T) {
 			p := open(packet.Config{})
 			raw := w.rawSocket(t)
 			const mss, fin, psh, ack, cwr = 1400, 1, 8, 16, 0x80
-			data := payload(20000)
+			data := eth.Payload(20000)
 			frame := ipFrame(peerMAC, a.ours, a.peer, protoTCP,
-				tcp(80, 1234, fin|psh|ack|cwr, data))
+				eth.TCP(80, 1234, fin|psh|ack|cwr, data))
 			copy(frame[6:], ourMAC)
 			send(t, p.Tx(0), packet.TxFrame{Bufs: [][]byte{frame[:40], frame[40:100], frame[100:]},
 				GSOSize: mss})
@@ -155,11 +158,11 @@ func TestSegments(t *testing.T) {
 				if last {
 					want |= fin | psh
 				}
-				if f[at+13] != want || !sumOK(f) ||
+				if f[at+13] != want || !eth.SumOK(f) ||
 					binary.BigEndian.Uint32(f[at+4:]) != 1000+uint32(len(got)) ||
 					len(f) > header+mss {
 					t.Fatalf("at %d: %d bytes, flags %#x, sum %v: % x", len(got), len(f), f[at+13],
-						sumOK(f), f[:header])
+						eth.SumOK(f), f[:header])
 				}
 				got = append(got, f[header:]...)
 			}
@@ -179,13 +182,14 @@ func TestTagged(t *testing.T) {
 		p := open(packet.Config{VLAN: 5})
 		raw := w.rawSocket(t)
 		must(t, unix.SetsockoptInt(raw, unix.SOL_PACKET, unix.PACKET_AUXDATA, 0))
-		frame := ipFrame(peerMAC, ourIP.Addr(), peerIP.Addr(), protoUDP, udp(1, 2, payload(100)))
+		frame := ipFrame(peerMAC, ourIP.Addr(), peerIP.Addr(), protoUDP, eth.UDP(1, 2,
+			eth.Payload(100)))
 		copy(frame[6:], ourMAC)
 		send(t, p.Tx(0), packet.TxFrame{Bufs: [][]byte{frame}, VLAN: 5,
 			Flags: packet.TxChecksum | packet.TxTag})
 		// The peer's kernel takes the tag out, whether the frame has brought it so or not.
 		f := nextFrom(t, raw, ourMAC)
-		if !sumOK(f) || !bytes.Equal(f[ethLen+ipv4Len+udpLen:], payload(100)) {
+		if !eth.SumOK(f) || !bytes.Equal(f[ethLen+ipv4Len+udpLen:], eth.Payload(100)) {
 			t.Errorf("% x", f)
 		}
 	})
@@ -200,8 +204,8 @@ func TestManyFrames(t *testing.T) {
 		const rounds, burst = 150, 50
 		for round := range rounds {
 			for i := range burst {
-				must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, experimental,
-					binary.BigEndian.AppendUint32(payload(500), uint32(round*burst+i))), 0))
+				must(t, unix.Send(raw, eth.Ethernet(ourMAC, peerMAC, experimental,
+					binary.BigEndian.AppendUint32(eth.Payload(500), uint32(round*burst+i))), 0))
 			}
 			for i := range burst {
 				f := r.next(t)
@@ -214,8 +218,8 @@ func TestManyFrames(t *testing.T) {
 		for round := range rounds {
 			var frames []packet.TxFrame
 			for i := range burst {
-				frames = append(frames, packet.TxFrame{Bufs: [][]byte{ethernet(peerMAC, ourMAC,
-					experimental, binary.BigEndian.AppendUint32(payload(500),
+				frames = append(frames, packet.TxFrame{Bufs: [][]byte{eth.Ethernet(peerMAC, ourMAC,
+					experimental, binary.BigEndian.AppendUint32(eth.Payload(500),
 						uint32(round*burst+i)))}})
 			}
 			send(t, p.Tx(0), frames...)
@@ -260,7 +264,8 @@ func TestMute(t *testing.T) {
 		p := open(packet.Config{})
 		raw := w.rawSocket(t)
 		send := func(last byte) {
-			must(t, unix.Send(raw, append(ethernet(ourMAC, peerMAC, experimental, payload(50)),
+			must(t, unix.Send(raw, append(eth.Ethernet(ourMAC, peerMAC, experimental,
+				eth.Payload(50)),
 				last), 0))
 		}
 		for range 40 {
@@ -295,11 +300,12 @@ func TestDownAndUp(t *testing.T) {
 		for range 3 {
 			w.setLink(t, netlink.LinkSetDown)
 			awaitLink(t, p, false)
-			frame := ethernet(peerMAC, ourMAC, experimental, payload(100))
+			frame := eth.Ethernet(peerMAC, ourMAC, experimental, eth.Payload(100))
 			send(t, p.Tx(0), packet.TxFrame{Bufs: [][]byte{frame}})
 			w.setLink(t, netlink.LinkSetUp)
 			awaitLink(t, p, true)
-			must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, experimental, payload(100)), 0))
+			must(t, unix.Send(raw, eth.Ethernet(ourMAC, peerMAC, experimental, eth.Payload(100)),
+				0))
 			r.next(t)
 			frame[len(frame)-1] = 0xee
 			send(t, p.Tx(0), packet.TxFrame{Bufs: [][]byte{frame}})
@@ -367,8 +373,8 @@ func TestCloseUnderTraffic(t *testing.T) {
 			r := receiveAll(p)
 			sender := make(chan error)
 			go func() {
-				frame := packet.TxFrame{Bufs: [][]byte{ethernet(peerMAC, ourMAC, experimental,
-					payload(100))}}
+				frame := packet.TxFrame{Bufs: [][]byte{eth.Ethernet(peerMAC, ourMAC, experimental,
+					eth.Payload(100))}}
 				for q := p.Tx(0); ; {
 					q.Lock()
 					err := q.Post(&frame)
@@ -381,7 +387,8 @@ func TestCloseUnderTraffic(t *testing.T) {
 				}
 			}()
 			for range 100 {
-				must(t, unix.Send(raw, ethernet(ourMAC, peerMAC, experimental, payload(100)), 0))
+				must(t, unix.Send(raw, eth.Ethernet(ourMAC, peerMAC, experimental,
+					eth.Payload(100)), 0))
 			}
 			closed := make(chan error)
 			for range 3 {
@@ -424,7 +431,7 @@ func TestCloseWithFrames(t *testing.T) {
 			eachKind(t, func(t *testing.T, w *world, open opener) {
 				p := open(packet.Config{})
 				raw := w.rawSocket(t)
-				sent := ethernet(ourMAC, peerMAC, experimental, payload(100))
+				sent := eth.Ethernet(ourMAC, peerMAC, experimental, eth.Payload(100))
 				must(t, unix.Send(raw, sent, 0))
 				q := p.Rx(0)
 				var batch [1]packet.Frame
@@ -457,7 +464,7 @@ func TestGroups(t *testing.T) {
 		must(t, p.SetGroups([]net.HardwareAddr{group}))
 		for i, dst := range []net.HardwareAddr{{0x33, 0x33, 0, 0, 0, 0x52}, group,
 			{255, 255, 255, 255, 255, 255}} {
-			must(t, unix.Send(raw, append(ethernet(dst, peerMAC, experimental, payload(50)),
+			must(t, unix.Send(raw, append(eth.Ethernet(dst, peerMAC, experimental, eth.Payload(50)),
 				byte(i)), 0))
 		}
 		for i := 1; i < 3; i++ {
@@ -490,10 +497,10 @@ func TestPorts(t *testing.T) {
 				for _, a := range [][2]netip.Addr{{peerIP.Addr(), ourIP.Addr()},
 					{peerIPv6.Addr(), ourIPv6.Addr()}} {
 					must(t, unix.Send(raw, ipFrame(mac, a[0], a[1], protoTCP,
-						tcp(5000, port, 2, nil)), 0))
+						eth.TCP(5000, port, 2, nil)), 0))
 				}
 				must(t, unix.Send(raw, ipFrame(mac, peerIP.Addr(), ourIP.Addr(), protoUDP,
-					udp(5000, port, nil)), 0))
+					eth.UDP(5000, port, nil)), 0))
 			}
 			var want, got []string
 			for _, port := range ours {

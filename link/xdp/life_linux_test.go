@@ -18,6 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/bpf"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/privileges"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
@@ -166,7 +167,8 @@ func (c *child) expect(t testing.TB, want string) string {
 // sendByte sends us a frame that ends in a byte.
 func sendByte(t testing.TB, raw int, last byte) {
 	t.Helper()
-	must(t, unix.Send(raw, append(ethernet(ourMAC, peerMAC, experimental, payload(50)), last), 0))
+	must(t, unix.Send(raw, append(eth.Ethernet(ourMAC, peerMAC, experimental, eth.Payload(50)),
+		last), 0))
 }
 
 // TestKilled: the interface of a process that was killed can be had at once, and has been Linux's.

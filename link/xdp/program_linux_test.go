@@ -15,6 +15,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/internal/bpf"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
 
@@ -203,8 +204,8 @@ func sourceFrames(tagged bool) (frames [][]byte) {
 			to = ourIPv6.Addr()
 		}
 		for _, port := range []uint16{80, 443, 600, 8448, 8500, 8511, 8512, 32767, 32768} {
-			for _, f := range [][]byte{ipFrame(ourMAC, a, to, protoTCP, tcp(1, port, 2, nil)),
-				ipFrame(ourMAC, a, to, protoUDP, udp(1, port, payload(9)))} {
+			for _, f := range [][]byte{ipFrame(ourMAC, a, to, protoTCP, eth.TCP(1, port, 2, nil)),
+				ipFrame(ourMAC, a, to, protoUDP, eth.UDP(1, port, eth.Payload(9)))} {
 				if tagged {
 					f = slices.Insert(f, 12, 0x81, 0, 0, 5)
 				}
@@ -222,19 +223,19 @@ func seedFrames() (frames [][]byte) {
 		for _, port := range []uint16{79, 80, 443, 511, 512, 600, 767, 768, 8255, 8256, 8500, 8700,
 			8701} {
 			frames = append(frames,
-				ipFrame(ourMAC, a[0], a[1], protoTCP, tcp(1, port, 2, payload(3))),
-				ipFrame(ourMAC, a[0], a[1], protoUDP, udp(1, port, nil)),
-				ipFrame(netdev, a[0], a[1], protoTCP, tcp(1, port, 2, nil)))
+				ipFrame(ourMAC, a[0], a[1], protoTCP, eth.TCP(1, port, 2, eth.Payload(3))),
+				ipFrame(ourMAC, a[0], a[1], protoUDP, eth.UDP(1, port, nil)),
+				ipFrame(netdev, a[0], a[1], protoTCP, eth.TCP(1, port, 2, nil)))
 		}
-		whole := ipFrame(ourMAC, a[0], a[1], protoTCP, tcp(1, 80, 2, nil))
+		whole := ipFrame(ourMAC, a[0], a[1], protoTCP, eth.TCP(1, 80, 2, nil))
 		for n := minFrame; n < len(whole); n++ {
 			frames = append(frames, whole[:n])
 		}
-		datagram := ipFrame(ourMAC, a[0], a[1], protoUDP, udp(1, 8256, nil))
+		datagram := ipFrame(ourMAC, a[0], a[1], protoUDP, eth.UDP(1, 8256, nil))
 		for n := len(datagram) - udpLen; n < len(datagram); n++ {
 			frames = append(frames, datagram[:n])
 		}
-		frames = append(frames, ipFrame(ourMAC, a[0], a[1], 1, payload(40)))
+		frames = append(frames, ipFrame(ourMAC, a[0], a[1], 1, eth.Payload(40)))
 	}
 	for _, change := range []func(f []byte){
 		func(f []byte) { f[20] = 0x20 },         // more fragments
@@ -250,18 +251,19 @@ func seedFrames() (frames [][]byte) {
 		func(f []byte) { f[23] = 132 },          // SCTP
 		func(f []byte) { f[36], f[37] = 80, 0 }, // the port's bytes in the other order
 	} {
-		f := ipFrame(ourMAC, peerIP.Addr(), ourIP.Addr(), protoTCP, tcp(1, 80, 2, payload(40)))
+		f := ipFrame(ourMAC, peerIP.Addr(), ourIP.Addr(), protoTCP, eth.TCP(1, 80, 2,
+			eth.Payload(40)))
 		change(f)
 		frames = append(frames, f)
 	}
 	for _, tci := range []uint16{0, 5, 3<<13 | 5, 6, 0x0505} {
 		for _, kind := range []uint16{typeVLAN, typeServiceVLAN} {
-			frames = append(frames, ethernet(ourMAC, peerMAC, kind,
-				append(binary.BigEndian.AppendUint16(nil, tci), payload(50)...)))
+			frames = append(frames, eth.Ethernet(ourMAC, peerMAC, kind,
+				append(binary.BigEndian.AppendUint16(nil, tci), eth.Payload(50)...)))
 		}
 	}
-	return append(frames, ethernet(ourMAC, peerMAC, experimental, nil),
-		ethernet(ourMAC, peerMAC, typeVLAN, []byte{0, 5}))
+	return append(frames, eth.Ethernet(ourMAC, peerMAC, experimental, nil),
+		eth.Ethernet(ourMAC, peerMAC, typeVLAN, []byte{0, 5}))
 }
 
 // programs returns one of each kind, with the model of its decision.
@@ -368,7 +370,7 @@ func TestQueueWithoutSocket(t *testing.T) {
 	l.program, err = loadProgram(ownMACProgram([6]byte(ourMAC), 0, -1, sockets))
 	must(t, err)
 	defer unix.Close(l.program)
-	if l.run(t, ethernet(ourMAC, peerMAC, experimental, payload(50))) != linuxs {
+	if l.run(t, eth.Ethernet(ourMAC, peerMAC, experimental, eth.Payload(50))) != linuxs {
 		t.Error("a frame was led to a socket that there is not")
 	}
 }

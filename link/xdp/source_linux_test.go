@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 )
 
 // TestDropSources: what comes from a prefix has no place in a ring or socket, until the kernel is
@@ -27,7 +28,7 @@ func TestDropSources(t *testing.T) {
 			if a.Is6() {
 				us = ourIPv6.Addr()
 			}
-			return ipFrame(ourMAC, a, us, protoUDP, udp(9, port, payload(40)))
+			return ipFrame(ourMAC, a, us, protoUDP, eth.UDP(9, port, eth.Payload(40)))
 		}
 		arrives := func(what string, again int, want ...uint16) {
 			t.Helper()
@@ -98,10 +99,10 @@ func TestCountDropped(t *testing.T) {
 		t.Helper()
 		for range n {
 			must(t, unix.Send(raw, ipFrame(ourMAC, netip.MustParseAddr("203.0.113.9"),
-				ourIP.Addr(), protoUDP, udp(9, port, payload(40))), 0))
+				ourIP.Addr(), protoUDP, eth.UDP(9, port, eth.Payload(40))), 0))
 		}
 		must(t, unix.Send(raw, ipFrame(ourMAC, peerIP.Addr(), ourIP.Addr(), protoUDP,
-			udp(9, 99, payload(40))), 0))
+			eth.UDP(9, 99, eth.Payload(40))), 0))
 		r.next(t) // the last one has come, so all have passed the program
 	}
 	told := func(want map[packet.SourceDrop]uint64) {
@@ -184,7 +185,7 @@ func TestRefusedSources(t *testing.T) {
 				}
 				r := receiveAll(p)
 				must(t, unix.Send(w.rawSocket(t), ipFrame(ourMAC, d.From.Addr(), ourIP.Addr(),
-					protoUDP, udp(9, 53, payload(40))), 0))
+					protoUDP, eth.UDP(9, 53, eth.Payload(40))), 0))
 				r.next(t)
 			})
 		}
@@ -234,7 +235,7 @@ func TestSourcesChange(t *testing.T) {
 	r := receiveAll(p)
 	raw := w.rawSocket(t)
 	from := func(a netip.Addr) []byte {
-		return ipFrame(ourMAC, a, ourIP.Addr(), protoUDP, udp(9, 53, payload(40)))
+		return ipFrame(ourMAC, a, ourIP.Addr(), protoUDP, eth.UDP(9, 53, eth.Payload(40)))
 	}
 	bad, good := netip.MustParseAddr("203.0.113.64"), netip.MustParseAddr("203.0.113.63")
 	for i := range 300 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/eth"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/onwire"
 )
@@ -286,92 +287,11 @@ func must(t testing.TB, err error) {
 // experimental names an EtherType for tests (IEEE 802 local experimental).
 const experimental = 0x88b5
 
-// ethernet returns a frame with an Ethernet header of its own.
-func ethernet(dst, src net.HardwareAddr, etherType uint16, payload []byte) []byte {
-	f := append(append([]byte(nil), dst...), src...)
-	return append(binary.BigEndian.AppendUint16(f, etherType), payload...)
-}
-
-// ip returns an IP packet with a correct header checksum.
-func ip(src, dst netip.Addr, proto byte, payload []byte) []byte {
-	if src.Is6() {
-		h := make([]byte, ipv6Len)
-		h[0], h[6], h[7] = 0x60, proto, 64
-		binary.BigEndian.PutUint16(h[4:], uint16(len(payload)))
-		copy(h[8:], src.AsSlice())
-		copy(h[24:], dst.AsSlice())
-		return append(h, payload...)
-	}
-	h := make([]byte, ipv4Len)
-	h[0], h[8], h[9] = 0x45, 64, proto
-	binary.BigEndian.PutUint16(h[2:], uint16(ipv4Len+len(payload)))
-	copy(h[12:], src.AsSlice())
-	copy(h[16:], dst.AsSlice())
-	binary.BigEndian.PutUint16(h[10:], ^checksum(h))
-	return append(h, payload...)
-}
-
 // ipFrame returns a frame with a packet of the peer's to us.
 func ipFrame(dst net.HardwareAddr, from, to netip.Addr, proto byte, payload []byte) []byte {
 	kind := uint16(typeIPv4)
 	if from.Is6() {
 		kind = typeIPv6
 	}
-	return ethernet(dst, peerMAC, kind, ip(from, to, proto, payload))
-}
-
-// tcp returns a segment without a checksum.
-func tcp(srcPort, dstPort uint16, flags byte, payload []byte) []byte {
-	h := make([]byte, tcpLen)
-	binary.BigEndian.PutUint16(h, srcPort)
-	binary.BigEndian.PutUint16(h[2:], dstPort)
-	binary.BigEndian.PutUint32(h[4:], 1000)
-	h[12], h[13] = tcpLen/4<<4, flags
-	binary.BigEndian.PutUint16(h[14:], 65535)
-	return append(h, payload...)
-}
-
-// udp returns a datagram without a checksum.
-func udp(srcPort, dstPort uint16, payload []byte) []byte {
-	h := make([]byte, udpLen)
-	binary.BigEndian.PutUint16(h, srcPort)
-	binary.BigEndian.PutUint16(h[2:], dstPort)
-	binary.BigEndian.PutUint16(h[4:], uint16(udpLen+len(payload)))
-	return append(h, payload...)
-}
-
-// checksum serves as a second implementation: the sum in 64 bits, folded at the end.
-func checksum(parts ...[]byte) uint16 {
-	total := uint64(0)
-	for _, b := range parts {
-		for i, c := range b {
-			total += uint64(c) << (8 * (1 - i%2))
-		}
-	}
-	for total > 0xffff {
-		total = total>>16 + total&0xffff
-	}
-	return uint16(total)
-}
-
-// sumOK verifies the TCP or UDP checksum of an untagged frame without options, and the IP header's.
-func sumOK(f []byte) bool {
-	at, addresses, proto := ethLen+ipv4Len, f[ethLen+12:ethLen+20], f[ethLen+9]
-	if f[ethLen]>>4 == 6 {
-		at, addresses, proto = ethLen+ipv6Len, f[ethLen+8:ethLen+40], f[ethLen+6]
-	} else if checksum(f[ethLen:at]) != 0xffff {
-		return false
-	}
-	length := len(f) - at
-	pseudo := []byte{0, proto, byte(length >> 8), byte(length)}
-	return checksum(addresses, pseudo, f[at:]) == 0xffff
-}
-
-// payload returns n bytes that differ.
-func payload(n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i*7 + i>>8)
-	}
-	return b
+	return eth.Ethernet(dst, peerMAC, kind, eth.IP(from, to, proto, payload))
 }
