@@ -119,8 +119,12 @@ func lookAtStatistics(text string) (found []doctor.Result, said string) {
 }
 
 // settingLine matches a line of mlxconfig: a name, and one value or those by default, now and after
-// the next boot.
-var settingLine = regexp.MustCompile(`^[* ]*\s*([A-Z][A-Z0-9_]+)\s+(\S+)(?:\s+(\S+)\s+(\S+))?\s*$`)
+// the next boot. A star is in front of a name whose values differ.
+var settingLine = regexp.MustCompile(
+	`^[* ]*\s*([A-Z][A-Z0-9_][A-Za-z0-9_]+)\s+(\S+)(?:\s+(\S+)\s+(\S+))?\s*$`)
+
+// cardLine matches the line in which mlxconfig names the kind of the card, in one word.
+var cardLine = regexp.MustCompile(`(?m)^\s*Device type:\s+(\S+)\s*$`)
 
 // lookAtSettings reads settings of the firmware.
 func lookAtSettings(text string) (found []doctor.Result, said string) {
@@ -144,12 +148,35 @@ func lookAtSettings(text string) (found []doctor.Result, said string) {
 	if count == 0 {
 		return nil, ""
 	}
+	card := "the card"
+	if m := cardLine.FindStringSubmatch(text); m != nil {
+		card = m[1]
+	}
+	return append(found, judgeSettings(card, now)...), fmt.Sprintf(
+		"%s: %d settings, none of them against a server%s", card, count, functionsOf(now))
+}
+
+// judgeSettings returns what the settings in force mean for a server.
+func judgeSettings(card string, now map[string]string) (found []doctor.Result) {
+	// mlx5 begins with Connect-IB and ConnectX-4 (linux mlx5/core/main.c, mlx5_core_pci_table)
+	if strings.HasPrefix(card, "ConnectX3") || strings.HasPrefix(card, "ConnectX-3") {
+		found = append(found, failure(card+" is a card of mlx4, no server can use its rings",
+			"serve --backend packet, or another card"))
+	}
 	for port := 1; port <= 2; port++ {
 		name := fmt.Sprintf("LINK_TYPE_P%d", port)
 		if strings.HasPrefix(now[name], "IB") {
 			found = append(found, failure(fmt.Sprintf("port %d is InfiniBand (%s)", port, name),
 				fmt.Sprintf("mlxconfig -d DEVICE set %s=2, and reboot", name)))
 		}
+	}
+	// https://docs.nvidia.com/networking/display/bluefieldbsp454/modes+of+operation: DPU mode
+	if strings.HasPrefix(now["INTERNAL_CPU_MODEL"], "EMBEDDED_CPU") &&
+		!strings.HasPrefix(now["INTERNAL_CPU_OFFLOAD_ENGINE"], "DISABLED") {
+		found = append(found, note("processors of the card hold its e-switch "+
+			"(INTERNAL_CPU_MODEL): frames of this host pass as their rules say",
+			"let them forward the slice's MAC address, or make the card a plain one: mlxconfig "+
+				"-d DEVICE set INTERNAL_CPU_OFFLOAD_ENGINE=1, and a power cycle"))
 	}
 	if strings.HasPrefix(now["SRIOV_EN"], "False") {
 		found = append(found, note("the card has no virtual functions (SRIOV_EN)",
@@ -160,7 +187,18 @@ func lookAtSettings(text string) (found []doctor.Result, said string) {
 		found = append(found, note("time stamps are of a clock that runs on, not of real time "+
 			"(REAL_TIME_CLOCK_ENABLE)", "a server takes either"))
 	}
-	return found, fmt.Sprintf("%d settings, none of them against a server", count)
+	return found
+}
+
+// functionsOf says how many functions a server can be given, "" if no setting tells.
+func functionsOf(now map[string]string) (said string) {
+	if n := now["NUM_OF_VFS"]; n != "" && strings.HasPrefix(now["SRIOV_EN"], "True") {
+		said += fmt.Sprintf("; NUM_OF_VFS is %s", n)
+	}
+	if now["PF_TOTAL_SF"] == "0" {
+		said += "; no subfunctions (PF_TOTAL_SF)"
+	}
+	return said
 }
 
 var (

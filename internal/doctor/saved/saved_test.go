@@ -189,6 +189,15 @@ func TestLookAtPublished(t *testing.T) {
 		"5t5g-3": {"note mlxconfig q: REAL_TIME_CLOCK_ENABLE is False(0) until the next boot, " +
 			"then True(1)", "note mlxconfig q: time stamps are of a clock that runs on, not of " +
 			"real time (REAL_TIME_CLOCK_ENABLE)"},
+		"kube-ovn-2685": {"ok mlxconfig q: the card: 14 settings, none of them against a server; " +
+			"NUM_OF_VFS is 1"},
+		"sriov-operator-968": {"note mlxconfig q: time stamps are of a clock that runs on, not " +
+			"of real time (REAL_TIME_CLOCK_ENABLE)"},
+		"mstflint-830": {"note mlxconfig q: processors of the card hold its e-switch " +
+			"(INTERNAL_CPU_MODEL): frames of this host pass as their rules say"},
+		"openshift-48": {"ok mlxconfig q: ConnectX4LX: 8 settings, none of them against a server"},
+		"xcp-544": {"failed mlxconfig q: ConnectX3 is a card of mlx4, no server can use its " +
+			"rings"},
 	}
 	sets, err := os.ReadDir("testdata/published")
 	if err != nil || len(sets) != len(said) {
@@ -239,6 +248,15 @@ func TestLookAtOutputs(t *testing.T) {
 			"ok packets of 512 bytes, reads of 512"},
 		{"no functions", "mlxconfig-q.txt", " SRIOV_EN   False(0)\n",
 			"note the card has no virtual functions (SRIOV_EN)"},
+		{"some functions", "mlxconfig-q.txt",
+			" SRIOV_EN True(1)\n NUM_OF_VFS 5\n PF_TOTAL_SF 0\n",
+			"ok the card: 3 settings, none of them against a server; NUM_OF_VFS is 5; no " +
+				"subfunctions (PF_TOTAL_SF)"},
+		{"a card as a plain one", "mlxconfig-q.txt", " INTERNAL_CPU_MODEL EMBEDDED_CPU(1)\n" +
+			" INTERNAL_CPU_OFFLOAD_ENGINE DISABLED(1)\n",
+			"ok the card: 2 settings, none of them against a server"},
+		{"both ports", "mlxconfig-q.txt", " LINK_TYPE_P1 ETH(2)\n LINK_TYPE_P2 IB(1)\n",
+			"failed port 2 is InfiniBand (LINK_TYPE_P2)"},
 		{"sick", "devlink-health.txt", "pci/0000:65:00.0:\n  reporter fw\n" +
 			"    state error error 2 recover 1\n",
 			"failed reporter fw has had errors (state error error 2 recover 1)"},
