@@ -132,6 +132,51 @@ func TestTxRateRefused(t *testing.T) {
 	}
 }
 
+// TestManyTxRates: as many different rates as the device's table has entries are kept, one more is
+// refused and its queue goes on as before; an equal one takes no entry, and one that ends leaves
+// its own.
+func TestManyTxRates(t *testing.T) {
+	const rates = 128
+	c := clocktest.New()
+	caps := simnic.DefaultCaps()
+	caps.Pacing.Rates = rates
+	s := newSim(t, simnic.Config{Clock: c.Clock(), Caps: caps}, kernel.Config{})
+	d := s.open(t, dv.Config{NIC: dv.NIC{TxQueues: rates + 1, Rings: dv.Rings{TxQueueSize: 64}},
+		Clock: c.Clock(), Tuning: dv.Tuning{NoMultiPacketSend: true}})
+	// Queue i sends a frame in (i + 1) * 10 us.
+	rate := func(i int) dv.TxRate { return dv.TxRate{BitsPerSecond: 8e8 / uint64(i+1)} }
+	for i := range rates {
+		if err := d.LimitTxRate(i, rate(i)); err != nil {
+			t.Fatalf("rate %d: %v", i, err)
+		}
+	}
+	if err := d.LimitTxRate(rates, rate(rates)); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("one more rate: %v, want %v", err, unix.ENOSPC)
+	}
+	if err := d.LimitTxRate(rates, rate(7)); err != nil {
+		t.Errorf("a rate of another queue: %v", err)
+	}
+	for i := range rates + 1 {
+		postBurst(t, d, i, 20)
+	}
+	s.wire.drain()  // the first of each leaves at once
+	const span = 10 // times 10 us
+	c.Advance(span*10*time.Microsecond - time.Microsecond)
+	want := (span - 1) / (7 + 1) // of the queue that shares a rate
+	for i := range rates {
+		want += (span - 1) / (i + 1)
+	}
+	if n := len(s.wire.drain()); n != want {
+		t.Errorf("%d frames within %d us, want %d", n, 10*span, want)
+	}
+	if err := d.LimitTxRate(3, dv.TxRate{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.LimitTxRate(rates, rate(rates)); err != nil {
+		t.Errorf("a rate in place of one that ended: %v", err)
+	}
+}
+
 // fullTable refuses the extended MODIFY_QP while full is set, as a device does whose table of rates
 // is full.
 type fullTable struct {
