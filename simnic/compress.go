@@ -110,32 +110,40 @@ func (f MiniFormat) putMini(dst []byte, e *[mlx5.CQESize]byte) {
 	copy(dst[2:4], e[0x3c:0x3e])
 }
 
-// flushBlock writes the completions of the block: uncompressed if there is only one or the block
-// does not fit into the ring, else compressed. It reports whether the queue took all.
+// flushBlock writes the completions of the block, compressed as far as putCompressed takes them. It
+// reports whether the queue took all.
 func (rq *RQ) flushBlock() bool {
 	s := &rq.block
 	ok := true
-	if len(s.entries) < 2 || !rq.attr.CQ.putCompressed(s.entries) {
-		for i := range s.entries {
-			ok = ok && rq.attr.CQ.putCompletion(&s.entries[i])
+	for rest := s.entries; ok && len(rest) > 0; {
+		n := rq.attr.CQ.putCompressed(rest)
+		if n == 0 {
+			n, ok = 1, rq.attr.CQ.putCompletion(&rest[0])
 		}
+		rest = rest[n:]
 	}
 	s.entries = s.entries[:0]
 	return ok
 }
 
-// putCompressed writes completions as one compressed block: the minis first, 8 to an entry,
-// in entries 1, 8, 16 ... behind the title, the title's last word at the end. The
-// other entries of the block keep what they held. It reports false, and has written nothing, if
-// they do not fit or a fault needs them one by one.
-func (cq *CQ) putCompressed(entries [][mlx5.CQESize]byte) bool {
+// putCompressed writes completions as one compressed block, up to the end of the ring, and returns
+// how many: the minis first, 8 to an entry, in entries 1, 8, 16 ... behind the title, the title's
+// last word at the end. The other entries of the block keep what they held. It has written nothing
+// if it returns 0: less than two are left, they do not fit, or a fault needs them one by one.
+//
+// No block goes on at the start of the ring: DPDK's vectorized receive reads a block, invalidates
+// its entries and fills as many buffers without a look at where the ring ends (drivers/net/mlx5
+// mlx5_rxtx_vec_sse.h, rxq_cq_decompress_v).
+func (cq *CQ) putCompressed(entries [][mlx5.CQESize]byte) int {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	n := uint32(len(entries))
-	if h := cq.nic.hooks.Load(); h != nil && (h.Complete != nil || h.Counter != nil) ||
-		cq.attr.Collapsed || cq.Status() != CQOK || !cq.hasRoom(n) {
-		return false
+	size := uint32(1) << cq.attr.LogSize
+	n := min(uint32(len(entries)), size-cq.pi&(size-1))
+	if h := cq.nic.hooks.Load(); n < 2 || h != nil && (h.Complete != nil || h.Counter != nil) ||
+		cq.attr.Collapsed || cq.Status() != CQOK || !cq.hasRoom(uint32(len(entries))) {
+		return 0
 	}
+	entries = entries[:n]
 	f := cq.attr.MiniFormat
 	var array [mlx5.CQESize]byte
 	for i := range entries {
@@ -151,7 +159,8 @@ func (cq *CQ) putCompressed(entries [][mlx5.CQESize]byte) bool {
 	cq.pi += n
 	cq.nic.counters.addTo(ctrCQEs, len(entries))
 	cq.nic.counters.addTo(ctrCompressedCQEs, len(entries))
-	return cq.raiseIfDue()
+	cq.raiseIfDue()
+	return int(n)
 }
 
 // makeTitle makes the first completion the title of a block of n.
