@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
@@ -101,6 +102,43 @@ func BenchmarkBulk(b *testing.B) {
 	b.SetBytes(int64(len(buf)))
 	for b.Loop() {
 		c.Write(buf)
+	}
+}
+
+// BenchmarkPacedBulk writes 64 KiB on one of some connections, which have rates of 2 Mbit/s in
+// all, or none. Each segment waits for its rate, with a timer: the dearest there is. Compare the
+// instructions of both (make instructions); the time is that of the rate.
+func BenchmarkPacedBulk(b *testing.B) {
+	for _, rate := range []uint64{0, 2e6} {
+		for _, conns := range []int{1, 16, 128} {
+			b.Run(fmt.Sprintf("Mbit=%d/conns=%d", rate/1e6, conns), func(b *testing.B) {
+				server, client := piped(b)
+				l, err := server.Listen("tcp", ":9")
+				must(b, err)
+				go func() {
+					for {
+						c, err := l.Accept()
+						if err != nil {
+							return
+						}
+						go io.Copy(io.Discard, c)
+					}
+				}()
+				var writers sync.WaitGroup
+				buf := make([]byte, 64<<10)
+				for i := range conns {
+					c, err := client.Dial("tcp", "192.0.2.1:9")
+					must(b, err)
+					c.(*stack.TCPConn).SetPacing(rate / 8 / uint64(conns))
+					writers.Go(func() {
+						for range (b.N + conns - 1 - i) / conns {
+							c.Write(buf)
+						}
+					})
+				}
+				writers.Wait()
+			})
+		}
 	}
 }
 
