@@ -43,7 +43,7 @@ test: deps check ## check, then every test with the race detector, in random ord
 test-vm: ## stock kernels with their own mlx5 driver on the model, in QEMU; KERNEL=6.12 for one
 	VM=1 go test -count=1 -v -timeout 45m -run StockKernels ./tests/vm
 
-test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, ethtool under load, tcpdump, reloads): 8 to 25 minutes
+test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, perftest, sockperf, ethtool under load, tcpdump, reloads, rdma-core's tests): 15 to 40 minutes. SUITE=sid for programs of sid, STARTS=36 for testpmd started under traffic
 	@tests/deps.sh users
 	USERS=1 go test -count=1 -v -timeout 45m -run '^TestUser' ./tests/vm
 

@@ -33,7 +33,7 @@ type prompt struct {
 // testpmd starts testpmd with a prompt.
 func (w *world) testpmd(t *testing.T, devargs string, args ...string) *prompt {
 	t.Helper()
-	argv := append(testpmdArgv(devargs), "-i", "--total-num-mbufs=32768")
+	argv := append(w.testpmdArgv(devargs), "-i", "--total-num-mbufs=32768")
 	p := &prompt{T: t, w: w, mac: w.netdevMAC(t)}
 	p.job = w.must(t, rig.Request{Op: "start", Argv: append(argv, args...), Input: "\n"}).ID
 	t.Cleanup(func() {

@@ -34,6 +34,7 @@ func TestUsers(t *testing.T) {
 			w.cleanLog(t)
 		})
 	}
+	t.Run("testpmd/starts", func(t *testing.T) { testStarts(t, w) })
 	for _, r := range testRules {
 		t.Run("testpmd/rules/"+r.name, func(t *testing.T) {
 			defer func() {
@@ -99,7 +100,7 @@ const burst, rounds = 16, 8
 // run has testpmd send every frame back, with its addresses swapped.
 func (m *dpdkMode) run(t *testing.T, w *world) {
 	memories := w.fn.Commands()["CREATE_UMEM"].Done
-	argv := append(testpmdArgv(m.devargs), "--forward-mode=macswap", "--auto-start",
+	argv := append(w.testpmdArgv(m.devargs), "--forward-mode=macswap", "--auto-start",
 		"--stats-period=1", "--total-num-mbufs=32768")
 	job := w.start(t, append(argv, strings.Fields(m.args)...)...)
 	eventually(t, func() string { return "testpmd forwarding: " + w.output(t, job) },
@@ -117,10 +118,11 @@ func (m *dpdkMode) run(t *testing.T, w *world) {
 }
 
 // testpmdArgv is the command line of testpmd up to its own arguments.
-func testpmdArgv(devargs string) []string {
+func (w *world) testpmdArgv(devargs string) []string {
 	return []string{"dpdk-testpmd", "-l", "0,1", "--in-memory", "--no-telemetry", "-m", "256",
-		"-a", strings.TrimSuffix("0000:01:00.0,"+devargs, ","), "-d", "librte_net_mlx5.so.23",
-		"-d", "librte_mempool_ring.so.23", "--"}
+		"-a", strings.TrimSuffix("0000:01:00.0,"+devargs, ","),
+		"-d", w.tools.Plugin("librte_net_mlx5.so"),
+		"-d", w.tools.Plugin("librte_mempool_ring.so"), "--"}
 }
 
 // netdevMAC is the address of the guest's netdev.

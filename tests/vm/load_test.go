@@ -19,6 +19,8 @@ import (
 // programs are the rows of TestUserPrograms.
 var programs = []check{
 	{"perftest", testPerftest},
+	{"rule rate", testRuleRate},
+	{"sockperf", testSockperf},
 	{"ethtool under load", testTour},
 	{"LRO", testMerging},
 	{"tcpdump", testTcpdump},
@@ -54,8 +56,15 @@ func gatherForUsers(t *testing.T, takes string) (p *machineParts, version string
 	need.TUN(t)
 	p = gather(t, t.Context())
 	var err error
-	p.tools, err = p.cache.UserTools(t.Context())
+	suite := cmp.Or(os.Getenv("SUITE"), "bookworm")
+	p.tools, err = p.cache.UserTools(t.Context(), suite)
 	need.That(t, "packages", err)
+	var versions []string
+	for _, pkg := range []string{"ibverbs-providers", "dpdk-dev", "perftest", "sockperf", "ethtool",
+		"iproute2"} {
+		versions = append(versions, pkg+" "+p.tools.Version(pkg))
+	}
+	t.Logf("debian %s: %s", suite, strings.Join(versions, ", "))
 	return p, cmp.Or(os.Getenv("KERNEL"), "6.12")
 }
 

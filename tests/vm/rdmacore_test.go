@@ -86,7 +86,7 @@ func (w *world) perftest(t *testing.T, receiver, sender []string,
 		check(before, w.nic.Counters())
 		w.vm.Do(rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: patience})
 		if code == 0 {
-			return resultRow(t, out)
+			return resultRow(t, out, "#bytes")
 		}
 		if !strings.Contains(out, clockComplaint) {
 			t.Fatalf("%s: exit %d\n%s", strings.Join(sender, " "), code, out)
@@ -97,10 +97,11 @@ func (w *world) perftest(t *testing.T, receiver, sender []string,
 	return nil
 }
 
-// resultRow is the line of figures in perftest's output. A deviation may be "-nan".
-func resultRow(t *testing.T, out string) (row []float64) {
+// resultRow is the line of figures in perftest's output, below one that starts with header. A
+// deviation may be "-nan".
+func resultRow(t *testing.T, out, header string) (row []float64) {
 	t.Helper()
-	_, rest, _ := strings.Cut(out, "#bytes")
+	_, rest, _ := strings.Cut(out, header)
 	_, rest, _ = strings.Cut(rest, "\n")
 	rest, _, _ = strings.Cut(rest, "\n")
 	for _, word := range strings.Fields(rest) {
@@ -192,4 +193,37 @@ func (w *world) receiver(t *testing.T, argv ...string) (job int) {
 			return now["tables"] > before["tables"] && now["entries"] > before["entries"]
 		})
 	return job
+}
+
+// perftestFlows is how many flow rules testRuleRate has made.
+const perftestFlows = 300
+
+// testRuleRate has perftest make flow rules by verbs as fast as it can, each for a port of its own
+// (Linux tells the device once of rules that are alike), and take them away again.
+func testRuleRate(t *testing.T, w *world) {
+	held, before := w.fn.Resources(), w.fn.Commands()["SET_FLOW_TABLE_ENTRY"].Done
+	out, code := "", 0
+	for range perftestTries {
+		out, code = w.try(t, perftestArgs("raw_ethernet_fs_rate", "--server", perftestA, perftestB,
+			"-J", slice4.Addr().String(), "-j", outside4.Addr().String(), "-K", "2000", "-k",
+			"1000", "-n", fmt.Sprint(perftestFlows))...)
+		if code == 0 || !strings.Contains(out, clockComplaint) {
+			break
+		}
+	}
+	if code != 0 {
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	row := resultRow(t, out, "#flows")
+	if len(row) < 3 || row[0] != perftestFlows || !(row[len(row)-1] > 0) {
+		t.Errorf("figures %v:\n%s", row, out)
+	}
+	// One less arrived of perftest 25.01.
+	if n := w.fn.Commands()["SET_FLOW_TABLE_ENTRY"].Done - before; n < perftestFlows-1 {
+		t.Errorf("the model was told of %d rules, want %d at least", n, perftestFlows-1)
+	}
+	if now := w.fn.Resources(); now["entries"] != held["entries"] ||
+		now["tables"] != held["tables"] {
+		t.Errorf("the program left rules: %v, before %v", now, held)
+	}
 }

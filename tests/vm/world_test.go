@@ -106,6 +106,7 @@ type world struct {
 	*testing.T
 	ctx     context.Context
 	kernel  *rig.Kernel
+	tools   *rig.Tools
 	vm      *rig.VM
 	nic     *simnic.NIC
 	fn      *pcie.Function
@@ -126,7 +127,7 @@ type world struct {
 func boot(t *testing.T, ctx context.Context, p *machineParts, version string, nic simnic.Config,
 	look pcie.Config) *world {
 	t.Helper()
-	w := &world{T: t, ctx: ctx, log: &rig.Log{}, finished: p.finished}
+	w := &world{T: t, ctx: ctx, log: &rig.Log{}, tools: p.tools, finished: p.finished}
 	var err error
 	w.kernel, err = p.cache.Kernel(ctx, version)
 	need.That(t, "packages", err)

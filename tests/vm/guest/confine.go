@@ -15,13 +15,15 @@ import (
 )
 
 // confine is the subcommand: it runs a program with fewer capabilities and less locked memory than
-// root has.
+// root has, or lets it leave a core file of any size behind.
 //
 //	confine -drop 13,14 -memlock 65536 PROGRAM ARGUMENTS
+//	confine -core PROGRAM ARGUMENTS
 func confine(args []string) error {
 	fs := flag.NewFlagSet("confine", flag.ExitOnError)
 	drop := fs.String("drop", "", "capability numbers, with commas between")
 	memlock := fs.Int64("memlock", -1, "bytes the program may lock; below 0: as it is")
+	core := fs.Bool("core", false, "leave a core file behind, where core_pattern says")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -31,6 +33,12 @@ func confine(args []string) error {
 	path, err := exec.LookPath(fs.Arg(0))
 	if err != nil {
 		return err
+	}
+	if *core {
+		limit := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+		if err := unix.Setrlimit(unix.RLIMIT_CORE, &limit); err != nil {
+			return err
+		}
 	}
 	if *memlock >= 0 {
 		limit := unix.Rlimit{Cur: uint64(*memlock), Max: uint64(*memlock)}

@@ -61,7 +61,7 @@ func subcommand(args []string) int {
 func boot() error {
 	for _, m := range []struct{ kind, at string }{
 		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"},
-		{"debugfs", "/sys/kernel/debug"}, {"devpts", "/dev/pts"},
+		{"debugfs", "/sys/kernel/debug"}, {"devpts", "/dev/pts"}, {"tmpfs", "/dev/shm"},
 	} {
 		os.MkdirAll(m.at, 0o755)
 		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil && m.kind != "debugfs" {

@@ -83,12 +83,29 @@ func (c *Cache) tree(ctx context.Context, name, target string, suites []string,
 			return err
 		}
 		defer removeAll(debs)
-		return unpack(ctx, tmp, debs...)
+		if err := unpack(ctx, tmp, debs...); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(tmp, packageList), listPackages(debs), 0o644)
 	})
 	if err != nil {
 		return "", fmt.Errorf("packages %s: %w", strings.Join(pkgs, " "), err)
 	}
 	return dir, nil
+}
+
+// packageList names the file of a tree that has a line for each package: name, blank, version.
+const packageList = "packages.txt"
+
+// listPackages returns such lines of files as apt names them (NAME_VERSION_ARCHITECTURE.deb).
+func listPackages(debs []string) []byte {
+	var b strings.Builder
+	for _, deb := range debs {
+		name, rest, _ := strings.Cut(filepath.Base(deb), "_")
+		version, _, _ := strings.Cut(rest, "_")
+		b.WriteString(name + " " + strings.ReplaceAll(version, "%3a", ":") + "\n")
+	}
+	return []byte(b.String())
 }
 
 func removeAll(files []string) {

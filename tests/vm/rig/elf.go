@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sort"
+	"strconv"
 	"strings"
 )
 
@@ -23,6 +25,27 @@ func findLibrary(root, name string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("shared library %s is in none of the packages unpacked in %s", name, root)
+}
+
+// newestLibrary returns the name of the shared library below root that has this name and behind it
+// the highest version, of one number.
+func newestLibrary(root, name string) (string, error) {
+	var found []string
+	for _, d := range libraryDirs {
+		all, _ := filepath.Glob(filepath.Join(root, d, name+".*"))
+		for _, p := range all {
+			base := filepath.Base(p)
+			if _, err := strconv.Atoi(strings.TrimPrefix(base, name+".")); err == nil {
+				found = append(found, base)
+			}
+		}
+	}
+	if len(found) == 0 {
+		return "", fmt.Errorf("shared library %s is in none of the packages unpacked in %s", name,
+			root)
+	}
+	sort.Slice(found, func(i, j int) bool { return naturalLess(found[i], found[j]) })
+	return found[len(found)-1], nil
 }
 
 // neededLibraries returns the shared libraries (host path by soname) that the programs need,
