@@ -28,6 +28,7 @@ var checks = []check{
 	{"probe", testProbe},
 	{"netdev ping", testNetdevPing},
 	{"netdev TCP", testNetdevTCP},
+	{"netdev USO", testNetdevUSO},
 	{"ibv_devinfo", testDevinfo},
 	{"perftest", testPerftest},
 	{"other verbs", testOtherVerbs},

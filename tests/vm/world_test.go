@@ -111,6 +111,7 @@ type world struct {
 	nic     *simnic.NIC
 	fn      *pcie.Function
 	outside *lab.Net
+	wire    *watchedWire
 	client  *probe.Client
 
 	log        *rig.Log          // what the model logs
@@ -194,10 +195,11 @@ func (w *world) addNIC(nic simnic.Config, look pcie.Config) {
 			lab.Setup{Addresses: []netip.Prefix{outside4, outside6}}); err != nil {
 			return err
 		}
+		w.wire = &watchedWire{Wire: tap}
 		if w.finished {
-			return w.nic.ConnectWire(wire.WithFaults(tap, wire.FaultConfig{}))
+			return w.nic.ConnectWire(wire.WithFaults(w.wire, wire.FaultConfig{}))
 		}
-		return w.nic.ConnectWire(tap)
+		return w.nic.ConnectWire(w.wire)
 	})
 	if err != nil {
 		w.Fatal(err)

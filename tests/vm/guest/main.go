@@ -35,13 +35,14 @@ func main() {
 
 // subcommands are programs the host has the guest run, as /init NAME ...
 var subcommands = map[string]func(args []string) error{
-	"slice":   slice,
-	"flood":   flood,
-	"pace":    pace,
-	"confine": confine,
-	"echo":    echoServer,
-	"rules":   rules,
-	"signals": signals,
+	"slice":    slice,
+	"flood":    flood,
+	"pace":     pace,
+	"confine":  confine,
+	"echo":     echoServer,
+	"rules":    rules,
+	"segments": segments,
+	"signals":  signals,
 }
 
 // subcommand runs one and returns the exit code.
