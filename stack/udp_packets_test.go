@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -455,6 +456,49 @@ func TestServePacketsCosts(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("no reply is counted as lost")
 		}
+	}
+}
+
+// TestServePacketsShareSlot: peers that have one place in a shard's table of paths, in one batch,
+// are who they are, and a reply to one does not go by the headers for the other.
+func TestServePacketsShareSlot(t *testing.T) {
+	l, server := newHeardLink(t)
+	var froms []netip.Addr
+	servePackets(t, server, func(_ int, ps []packets.Packet) {
+		for i := range ps {
+			froms = append(froms, ps[i].From.Addr())
+			ps[i].Reply = append(ps[i].Reply, ps[i].Payload...)
+		}
+	})
+	ip, udp := frameOf([]byte("hello"))
+	l.resolve(t, ip, udp)
+	known, other := pairOf(ip), bytes.Clone(ip)
+	for i := 3; ; i++ {
+		other[14], other[15] = byte(i>>8), byte(i)
+		if p := pairOf(other); p.slot() == known.slot() {
+			break
+		}
+	}
+	froms = nil
+	for sent, end := l.replies.Load(), time.Now().Add(time.Minute); ; {
+		sink := l.find(2, false, 53)
+		for _, h := range [][]byte{ip, other, ip} {
+			if !sink.Deliver(h, udp, time.Time{}) {
+				t.Fatal("not taken")
+			}
+		}
+		sink.Flush()
+		n := l.replies.Load() - sent
+		if n == 2 {
+			break
+		}
+		if n > 2 || time.Now().After(end) { // 0: the template was to be renewed
+			t.Fatalf("%d replies went to the link directly, want those to one peer", n)
+		}
+	}
+	a, b := netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(other[12:]))
+	if got, want := froms[len(froms)-3:], []netip.Addr{a, b, a}; !slices.Equal(got, want) {
+		t.Errorf("datagrams of %v, want %v", got, want)
 	}
 }
 

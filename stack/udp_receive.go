@@ -315,21 +315,30 @@ func (q *udpRxQueue) describeDatagram(m *datagramMeta, ip, udp []byte,
 	if n != len(udp)-header.UDPMinimumSize || n > blockBytes {
 		return n, false
 	}
-	if ip[0]>>4 == 4 {
-		m.from, m.to = tcpip.AddrFrom4Slice(ip[12:16]), tcpip.AddrFrom4Slice(ip[16:20])
-		m.class, m.ttl = ip[1], ip[8]
-	} else {
-		m.from, m.to = tcpip.AddrFrom16Slice(ip[8:24]), tcpip.AddrFrom16Slice(ip[24:40])
-		m.class, m.ttl = ip[0]<<4|ip[1]>>4, ip[7]
-	}
+	m.from, m.to = hostsOf(ip)
+	m.class, m.ttl = classOf(ip)
 	m.port = binary.BigEndian.Uint16(udp)
 	if q.Stamped() {
-		m.stamps.software = q.conn.stack.clock.Now().UnixNano()
-		if !at.IsZero() {
-			m.stamps.nic = at.UnixNano()
-		}
+		q.stamp(m, at)
 	}
 	return n, q.accepts(m)
+}
+
+// classOf returns the type of service, or traffic class, and time to live, or hop limit, of an IP
+// header.
+func classOf(ip []byte) (class, ttl uint8) {
+	if ip[0]>>4 == 4 {
+		return ip[1], ip[8]
+	}
+	return ip[0]<<4 | ip[1]>>4, ip[7]
+}
+
+// stamp notes when a datagram came: now, and to the NIC at that time if it is not zero.
+func (q *udpRxQueue) stamp(m *datagramMeta, at time.Time) {
+	m.stamps.software = q.conn.stack.clock.Now().UnixNano()
+	if !at.IsZero() {
+		m.stamps.nic = at.UnixNano()
+	}
 }
 
 func charge(n int) int64 { return int64(max(n, chargeLeast)) }
@@ -747,20 +756,100 @@ type packetShard struct {
 	bytes   []byte
 	packets [maxBatch]packets.Packet
 	metas   [maxBatch]datagramMeta
+	ends    [maxBatch]pathRef
 	replies [maxBatch][packets.Room]byte
 	paths   [shardPaths]replyPath
 	out     batchScratch
-	slow    []int // packets whose replies have no template
+	slow    []int  // packets whose replies have no template
+	batch   uint64 // counts calls of the handler
 
 	mu    sync.Mutex // held while the handler runs
 	ended bool       // guarded by mu
 }
 
-// replyPath is the path to a peer from the address that it sent to.
+// hostPair holds a peer's address and that of ours to which it sent, by the bytes of the IP header:
+// IPv4's are in the first word, and the others are zero.
+type hostPair [4]uint64
+
+// pairOf reads an IP header.
+func pairOf(ip []byte) hostPair {
+	if ip[0]>>4 == 4 {
+		return hostPair{binary.LittleEndian.Uint64(ip[12:20])}
+	}
+	ip = ip[8:header.IPv6MinimumSize]
+	return hostPair{binary.LittleEndian.Uint64(ip), binary.LittleEndian.Uint64(ip[8:]),
+		binary.LittleEndian.Uint64(ip[16:]), binary.LittleEndian.Uint64(ip[24:])}
+}
+
+// pairOfAddresses returns the pair of two addresses of the same version of IP. If ours is not known
+// it is that of no IP header.
+func pairOfAddresses(peer, own tcpip.Address) (p hostPair) {
+	var b [2 * net.IPv6len]byte
+	copy(b[copy(b[:], peer.AsSlice()):], own.AsSlice())
+	for i := range p {
+		p[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	if own.Len() == 0 {
+		p[2] = 1
+	}
+	return p
+}
+
+// slot spreads pairs over the paths of a shard.
+func (p *hostPair) slot() uint16 {
+	x := p[0]
+	if p[3]|p[2] != 0 {
+		x ^= (p[1]*0x9e3779b97f4a7c15 ^ p[2]) + p[3]
+	}
+	return uint16(x * 0x9e3779b97f4a7c15 >> 48 % shardPaths)
+}
+
+// replyPath holds what is known of a pair of hosts: its addresses in either form, and the path to
+// the peer from the address of ours.
 type replyPath struct {
-	key   routeKey
-	path  *path
-	epoch uint64 // of the stack when it was found
+	pair      hostPair
+	uses      uint32 // how many pairs have been here
+	from, to  tcpip.Address
+	peer, own netip.Addr
+	path      *path  // nil: not looked for
+	epoch     uint64 // of the stack when it was found
+	template  *headerTemplate
+	batch     uint64 // of the shard, in which the template was looked at
+}
+
+// pathRef names a path of a shard while the same pair has it.
+type pathRef struct {
+	uses uint32
+	slot uint16
+}
+
+// is reports whether k is that of a pair.
+func (k *replyPath) is(pair *hostPair) bool { return k.uses != 0 && k.pair == *pair }
+
+// begin makes k that of another pair, whose addresses these are.
+func (k *replyPath) begin(pair *hostPair, from, to tcpip.Address) {
+	*k = replyPath{pair: *pair, uses: max(k.uses+1, 1), from: from, to: to,
+		peer: fromAddress(from), own: fromAddress(to)}
+}
+
+// pathFor returns the path of the hosts of a datagram, which may take another pair's place, and the
+// reference to it.
+func (s *packetShard) pathFor(from, to tcpip.Address) (*replyPath, pathRef) {
+	pair := pairOfAddresses(from, to)
+	slot := pair.slot()
+	k := &s.paths[slot]
+	if !k.is(&pair) {
+		k.begin(&pair, from, to)
+	}
+	return k, pathRef{k.uses, slot}
+}
+
+// hostsOf returns source and destination of an IP header.
+func hostsOf(ip []byte) (from, to tcpip.Address) {
+	if ip[0]>>4 == 4 {
+		return tcpip.AddrFrom4Slice(ip[12:16]), tcpip.AddrFrom4Slice(ip[16:20])
+	}
+	return tcpip.AddrFrom16Slice(ip[8:24]), tcpip.AddrFrom16Slice(ip[24:40])
 }
 
 func newPacketShard(s *packetServer, number int) *packetShard {
@@ -772,30 +861,48 @@ func (s *packetShard) Stamped() bool { return s.server.conn.rxq.Stamped() }
 
 // Deliver implements rdma.DatagramSink.
 func (s *packetShard) Deliver(ip, udp []byte, at time.Time) bool {
+	n := len(udp) - header.UDPMinimumSize
+	if int(binary.BigEndian.Uint16(udp[4:])) != len(udp) || n > blockBytes {
+		return false
+	}
 	if s.n == maxBatch || len(udp) > len(s.bytes)-s.used {
 		s.Flush()
 	}
-	m := &s.metas[s.n]
-	m.stamps = stamps{}
-	if _, ok := s.server.conn.rxq.describeDatagram(m, ip, udp, at); !ok {
+	pair := pairOf(ip)
+	slot := pair.slot()
+	k := &s.paths[slot]
+	if !k.is(&pair) {
+		from, to := hostsOf(ip)
+		k.begin(&pair, from, to)
+	}
+	m, q := &s.metas[s.n], &s.server.conn.rxq
+	m.from, m.to, m.port = k.from, k.to, binary.BigEndian.Uint16(udp)
+	m.class, m.ttl = classOf(ip)
+	if !q.accepts(m) {
 		return false
 	}
-	payload := s.bytes[s.used:]
-	s.addPacket(payload[:copy(payload, udp[header.UDPMinimumSize:])])
+	m.stamps = stamps{}
+	if q.Stamped() {
+		q.stamp(m, at)
+	}
+	payload := s.bytes[s.used : s.used+n]
+	copy(payload, udp[header.UDPMinimumSize:])
+	s.addPacket(payload, k, pathRef{k.uses, slot})
 	return true
 }
 
 // addPacket makes payload, which is at the end of bytes, the datagram that the next of metas
-// describes.
-func (s *packetShard) addPacket(payload []byte) {
+// describes, and k the path of its hosts.
+func (s *packetShard) addPacket(payload []byte, k *replyPath, ref pathRef) {
 	m, p := &s.metas[s.n], &s.packets[s.n]
 	p.Payload = payload[:len(payload):len(payload)]
-	p.From = netip.AddrPortFrom(fromAddress(m.from), m.port)
-	p.To = netip.AddrPortFrom(fromAddress(m.to), s.server.conn.local.Port)
-	p.TOS, p.At, p.Reply = m.class, time.Time{}, s.replies[s.n][:0]
+	p.From = netip.AddrPortFrom(k.peer, m.port)
+	p.To = netip.AddrPortFrom(k.own, s.server.conn.local.Port)
+	p.TOS, p.Reply = m.class, s.replies[s.n][:0]
 	if ns := cmp.Or(m.stamps.nic, m.stamps.software); ns != 0 {
 		p.At = time.Unix(0, ns)
 	}
+	s.ends[s.n] = ref
 	s.n++
 	s.used += len(payload)
 }
@@ -827,7 +934,8 @@ func (s *packetShard) takeQueued() tcpip.Error {
 		}
 		s.metas[s.n] = datagramMeta{from: r.from.Addr, to: r.to, port: r.from.Port,
 			class: r.class, ttl: r.ttl, stamps: r.stamps}
-		s.addPacket(rest[:n])
+		k, ref := s.pathFor(r.from.Addr, r.to)
+		s.addPacket(rest[:n], k, ref)
 		rest = rest[n:]
 	}
 	return nil
@@ -900,6 +1008,7 @@ func (s *packetShard) handBack() {
 func (s *packetShard) sendReplies() {
 	c, n := s.server.conn, 0
 	o, now, epoch := c.ownOptions(), c.stack.moment(), c.stack.epoch.Load()
+	s.batch++
 	direct := c.stack.datagrams != nil && c.stack.host == nil && o.segment == 0 &&
 		o.stamps == 0 && c.raddr == nil && c.check(&c.wr) == nil &&
 		c.stack.outage.refuse("sendto") == nil
@@ -913,7 +1022,7 @@ func (s *packetShard) sendReplies() {
 		}
 		var h *headerTemplate
 		if direct {
-			h = s.templateFor(m, header.UDPMinimumSize+len(b), now, epoch)
+			h = s.templateFor(i, header.UDPMinimumSize+len(b), now, epoch)
 		}
 		if h == nil {
 			s.slow = append(s.slow, i)
@@ -943,36 +1052,40 @@ func (c *UDPConn) peerOf(m *datagramMeta) tcpip.FullAddress {
 	return tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}
 }
 
-// templateFor returns the header template for a reply of n bytes, its header included, or nil.
-func (s *packetShard) templateFor(m *datagramMeta, n int, now moment,
-	epoch uint64) *headerTemplate {
-	key := routeKey{m.to, m.from}
-	kept := &s.paths[hashPeer(m)%shardPaths]
-	if kept.path != nil && kept.key == key && kept.epoch == epoch {
-		if h := kept.path.freshTemplate(n, now); h != nil {
-			return h
+// templateFor returns the header template for a reply of n bytes, its header included, to packet i,
+// or nil. What is known of a path holds for the batch.
+func (s *packetShard) templateFor(i, n int, now moment, epoch uint64) *headerTemplate {
+	ref := s.ends[i]
+	k := &s.paths[ref.slot]
+	if k.uses != ref.uses {
+		m := &s.metas[i] // another pair of the batch has taken its place
+		k, _ = s.pathFor(m.from, m.to)
+	}
+	if k.batch != s.batch {
+		k.batch, k.template = s.batch, nil
+		if s.findPath(k, epoch) {
+			k.template = k.path.freshTemplate(0, now)
 		}
+	}
+	if h := k.template; h != nil && n <= h.limit {
+		return h
+	}
+	return nil
+}
+
+// findPath reports whether the path of k is known.
+func (s *packetShard) findPath(k *replyPath, epoch uint64) bool {
+	if k.path != nil && k.epoch == epoch {
+		return true
 	}
 	r := &s.server.conn.routes
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	p := r.routes[key]
-	if p == nil || r.epoch != epoch {
-		return nil
+	if r.epoch != epoch {
+		return false
 	}
-	*kept = replyPath{key, p, epoch}
-	return p.freshTemplate(n, now)
-}
-
-// hashPeer spreads peers over the paths of a shard.
-func hashPeer(m *datagramMeta) uint32 {
-	if m.from.Len() == net.IPv4len {
-		b := m.from.As4()
-		return binary.BigEndian.Uint32(b[:]) * 0x9e3779b1 >> 16
-	}
-	a := m.from.As16()
-	x := binary.BigEndian.Uint64(a[:]) ^ binary.BigEndian.Uint64(a[8:])
-	return uint32(x * 0x9e3779b97f4a7c15 >> 32)
+	k.path, k.epoch = r.routes[routeKey{k.to, k.from}], epoch
+	return k.path != nil
 }
 
 // writeReplies hands the first n datagrams of out to the link.

@@ -224,15 +224,15 @@ func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo,
 // them.
 func (h *headerTemplate) complete(out *[maxHeaders]byte, from, to uint16, n int) []byte {
 	*out = h.bytes
-	at := h.size - header.UDPMinimumSize
+	const v4, v6 = header.IPv4MinimumSize, header.IPv6MinimumSize
+	udp := uint64(from)<<48 | uint64(to)<<32 | uint64(n)<<16
 	if h.v6 {
-		binary.BigEndian.PutUint16(out[h.ip+4:], uint16(n))
+		binary.BigEndian.PutUint16(out[header.EthernetMinimumSize+4:], uint16(n))
+		binary.BigEndian.PutUint64(out[header.EthernetMinimumSize+v6:], udp)
 	} else {
-		binary.BigEndian.PutUint16(out[h.ip+2:], uint16(header.IPv4MinimumSize+n))
+		binary.BigEndian.PutUint16(out[header.EthernetMinimumSize+2:], uint16(v4+n))
+		binary.BigEndian.PutUint64(out[header.EthernetMinimumSize+v4:], udp)
 	}
-	binary.BigEndian.PutUint16(out[at:], from)
-	binary.BigEndian.PutUint16(out[at+2:], to)
-	binary.BigEndian.PutUint16(out[at+4:], uint16(n))
 	return out[:h.size]
 }
 

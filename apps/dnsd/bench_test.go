@@ -43,6 +43,26 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
+// TestLowerCase compares names of any length and bytes with what Go makes of them, and what is
+// around them with what was there.
+func TestLowerCase(t *testing.T) {
+	for n := range cacheKey - headerLen + 3 {
+		var b keyBuffer
+		for i := range b {
+			b[i] = byte(n + i*7)
+		}
+		want := b
+		for i := headerLen - 2; i < headerLen-2+n; i++ {
+			if c := want[i]; 'A' <= c && c <= 'Z' {
+				want[i] += 'a' - 'A'
+			}
+		}
+		if lowerCase(&b, headerLen-2, headerLen-2+n); b != want {
+			t.Fatalf("%d bytes: %q, want %q", n, b, want)
+		}
+	}
+}
+
 // TestCacheIsBounded floods a worker with names that are all different.
 func TestCacheIsBounded(t *testing.T) {
 	w := worker(t)

@@ -52,6 +52,29 @@ func (s *Server) Counters() Counters {
 	return out
 }
 
+// tally counts what a worker does between two batches, without the counters that all share.
+type tally struct{ cached, noError uint64 }
+
+// countSent counts an answer in wire form, of the usual kind in the tally.
+func (t *tally) countSent(c *counters, answer []byte) {
+	if answer[3]&15 == dns.RcodeSuccess && answer[2]&2 == 0 {
+		t.noError++
+		return
+	}
+	c.countSent(answer)
+}
+
+// addTally adds a tally, and makes it empty.
+func (c *counters) addTally(t *tally) {
+	if t.cached > 0 {
+		c.cached.Add(t.cached)
+	}
+	if t.noError > 0 {
+		c.rcode[dns.RcodeSuccess].Add(t.noError)
+	}
+	*t = tally{}
+}
+
 // countSent counts an answer in wire form.
 func (c *counters) countSent(answer []byte) {
 	c.rcode[answer[3]&15].Add(1)

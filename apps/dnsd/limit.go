@@ -43,10 +43,13 @@ func newLimiter(perSecond int, c clock.Clock, r random.Source) *limiter {
 	}
 }
 
+// limits reports whether there is a limit.
+func (l *limiter) limits() bool { return l.interval != 0 }
+
 // allowsAnswer reports whether from gets an answer, and if not, whether it is told to use TCP.
 func (l *limiter) allowsAnswer(from asker) (answer, slip bool) {
 	addr := from.addressOnly()
-	if l.interval == 0 || !addr.IsValid() || addr.IsLoopback() {
+	if !l.limits() || !addr.IsValid() || addr.IsLoopback() {
 		return true, false
 	}
 	prefix := prefixOf(addr).Addr().As16()

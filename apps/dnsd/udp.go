@@ -62,7 +62,8 @@ type udpWorker struct {
 	cache    cache
 	in       [maxQuery]byte
 	out      []byte // udpSize bytes for the answer
-	key      [cacheKey]byte
+	key      keyBuffer
+	tally    tally
 }
 
 // ServeUDP answers queries of pc until Shutdown, and then returns nil; any other end is returned as
@@ -110,7 +111,9 @@ func (w *udpWorker) serveQueries() error {
 			return err
 		}
 		w.s.counters.udp.Add(1)
-		if answer := w.answerQuery(w.in[:n], from); answer != nil {
+		answer := w.answerQuery(w.in[:n], from)
+		w.s.counters.addTally(&w.tally)
+		if answer != nil {
 			w.sendAnswer(answer, from)
 		}
 	}
@@ -125,17 +128,19 @@ func (w *udpWorker) sendAnswer(answer []byte, to asker) {
 
 // answerQuery returns the message to send now, in w.out or its own memory; nil when there is none.
 func (w *udpWorker) answerQuery(query []byte, from asker) []byte {
-	if ok, slip := w.s.limiter.allowsAnswer(from); !ok {
-		w.s.counters.limited.Add(1)
-		if !slip || len(query) < headerLen {
-			return nil
+	if w.s.limiter.limits() {
+		if ok, slip := w.s.limiter.allowsAnswer(from); !ok {
+			w.s.counters.limited.Add(1)
+			if !slip || len(query) < headerLen {
+				return nil
+			}
+			w.s.counters.slipped.Add(1)
+			return truncated(query, w.out)
 		}
-		w.s.counters.slipped.Add(1)
-		return truncated(query, w.out)
 	}
-	key := keyOf(query, &w.key)
-	if out := w.cache.answerTo(key, query, w.out[:0]); out != nil {
-		w.s.counters.cached.Add(1)
+	key, question := keyOf(query, &w.key)
+	if out := w.cache.answerTo(key, query, question, w.out[:0]); out != nil {
+		w.tally.cached++
 		return out
 	}
 	var q, r dns.Msg

@@ -62,6 +62,7 @@ func (w *udpWorker) runBatches(conn batchConn) error {
 			w.out = b.answer[b.n][:]
 			w.answerMessage(b, &b.queries[i])
 		}
+		w.s.counters.addTally(&w.tally)
 		w.sendBatch(conn, b)
 	}
 }
@@ -73,7 +74,7 @@ func (w *udpWorker) answerMessage(b *batch, query *ipv4.Message) {
 		from = asker{addrPort: a.AddrPort()}
 	}
 	if answer := w.answerQuery(query.Buffers[0][:query.N], from); answer != nil {
-		w.s.counters.countSent(answer)
+		w.tally.countSent(&w.s.counters, answer)
 		m := &b.answers[b.n]
 		m.Buffers[0], m.Addr = answer, query.Addr
 		b.n++
@@ -135,8 +136,9 @@ func (p *packetWorkers) answerPackets(shard int, queries []packets.Packet) {
 		w.out = q.Reply[:cap(q.Reply)]
 		q.Reply = w.answerQuery(q.Payload, asker{addrPort: q.From})
 		if q.Reply != nil {
-			p.s.counters.countSent(q.Reply)
+			w.tally.countSent(&p.s.counters, q.Reply)
 		}
 	}
+	p.s.counters.addTally(&w.tally)
 	w.out = nil
 }
