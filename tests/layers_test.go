@@ -274,9 +274,9 @@ var layers = map[string]layer{
 	"tests/...": {module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, dns}},
 	// a module of its own: what loads XDP programs and reads CPU profiles is of no use elsewhere
 	"tests/bench/peers": {
-		module: []string{"..."}, others: []string{gvisor, xsys, netlink, ebpf, pprof,
-			"github.com/quic-go/quic-go", "github.com/valyala/fasthttp", "google.golang.org/grpc",
-			"google.golang.org/protobuf"},
+		module: []string{"..."}, others: []string{gvisor, xsys, xnet, netlink, ebpf,
+			pprof, "github.com/quic-go/quic-go", "github.com/valyala/fasthttp",
+			"google.golang.org/grpc", "google.golang.org/protobuf"},
 	},
 	// a module of its own: the types of Kubernetes' API and kustomize are large
 	"tests/e2e/kubernetes": {others: []string{"k8s.io/api/", "sigs.k8s.io/"}},

@@ -84,6 +84,8 @@ func clientAims(how, us string, kernel, fdbased, link func(*column) bool) []aim 
 			peers: kernel, factor: 1},
 		{what: how + "DNS: the kernel's", us: us, key: "dns", peers: kernel, factor: 1},
 		{what: how + "DNS queries lost: none", us: us, key: "dns lost"},
+		{what: how + "CPU per packet of an SFU without NIC, in batches: half the kernel's", us: us,
+			key: "sfu batched own", peers: kernel, factor: 0.5},
 		{what: how + "bulk to server: twice gVisor's best link", us: us,
 			key: "up 1", peers: link, factor: 2},
 		{what: how + "bulk from server: twice gVisor's best link", us: us,

@@ -47,6 +47,12 @@ func servedBy(p *peer) bool { return servicePeers[p.Name] }
 var servicePeers = map[string]bool{"kernel/veth": true, "fd-gso-inline": true, "ours/veth": true,
 	"packet": true, "kernel/tap": true, "fd-tap": true, "ours/tap": true}
 
+// forwarding reports whether an SFU is measured on a peer.
+func forwarding(p *peer) bool { return forwardingPeers[p.Name] }
+
+var forwardingPeers = map[string]bool{"kernel/tap": true, "ours/tap": true,
+	"kernel/tap-apart": true, "ours/tap-apart": true}
+
 // batching are those of servedBy whose UDP sockets have batches of their own.
 func batching(p *peer) bool { return servedBy(p) && p.ours() }
 

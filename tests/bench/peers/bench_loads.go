@@ -5,13 +5,19 @@ import "fmt"
 // The benchmarks. Each fills s.out with values of the catalogue.
 
 const (
-	webConns   = 64
-	newConns   = 32
-	pacedRate  = 10000 // requests per second, which every configuration can serve
-	smallUDP   = 64    // bytes of payload
+	webConns  = 64
+	newConns  = 32
+	pacedRate = 10000 // requests per second, which every configuration can serve
+	smallUDP  = 64    // bytes of payload
+	sfuPacket = 1000  // bytes of RTP, its header included
+	sfuRate   = 60000 // of them that a unit sends per second
+
+	sfuSubscribers = 200
+
 	pingCount  = 1000
 	bulkTime   = 0.6 // seconds
 	shortTime  = 0.4
+	sfuTime    = 2 // as most of it the server does nothing
 	answerTime = 0.7
 	busyConns  = 1000
 	memoryStep = 2000

@@ -22,6 +22,9 @@ func serviceBenches() []bench {
 		{name: "grpc-pull", for_: servedBy, run: (*sample).grpcPull},
 		{name: "many", for_: servedBy, run: (*sample).manyConnections},
 		{name: "many-udp", for_: servedBy, run: (*sample).manyUDP},
+		{name: "sfu", apart: true, for_: forwarding, run: sfu("sfu", portSFU)},
+		{name: "sfu-batched", apart: true, for_: forwarding,
+			run: sfu("sfu batched", portSFUBatched)},
 		{name: "fasthttp", for_: servedBy, run: (*sample).fastHTTP},
 		{name: "proxy", for_: servedBy, run: (*sample).proxy},
 	}
@@ -80,6 +83,21 @@ func (s *sample) manyConnections() error {
 func (s *sample) manyUDP() error {
 	return s.answers("many udp", load{Kind: "udp echo", Flows: manySockets, Size: smallUDP,
 		Port: portMany})
+}
+
+// sfu measures a selective forwarding unit at a load that every peer has time for.
+func sfu(name string, port int) func(*sample) error {
+	return func(s *sample) error {
+		l := load{Kind: "sfu", Seconds: s.seconds(sfuTime), Flows: sfuSubscribers, Rate: sfuRate,
+			Size: sfuPacket, Port: port}
+		m, err := s.measured(l, name, "requests", micro)
+		if err != nil {
+			return err
+		}
+		s.out[name], s.out[name+" lost"] = m["rate"], m["lost"]
+		s.packets(name, m["requests"])
+		return nil
+	}
 }
 
 func (s *sample) fastHTTP() error {

@@ -88,6 +88,13 @@ func (c *quantities) services() {
 		c.add(q.key+" p50", title+" p50", "us", 0, true, false)
 		c.add(q.key+" p99", title+" p99", "us", 0, true, false)
 	}
+	for _, q := range []struct{ key, title string }{
+		{"sfu", "SFU, 200 subscribers, 60,000 RTP packets/s"},
+		{"sfu batched", "SFU in batches, 200 subscribers, 60,000 RTP packets/s"},
+	} {
+		title := c.service(q.key, q.title, "packet")
+		c.add(q.key+" lost", title+" lost packets", "", 0, true, false)
+	}
 	c.service("grpc pull", "gRPC messages of 1 KiB from server, 8 streams", "message")
 	for _, q := range []struct{ key, title string }{
 		{"tls up", "TLS 1.3 bulk to server"}, {"tls down", "TLS 1.3 bulk from server"},

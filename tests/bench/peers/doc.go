@@ -10,7 +10,7 @@
 //	peers.go arena.go   the configurations, and the namespaces and cables of one
 //	child.go service.go the other side of the pipe: a process with a stack, services and loads
 //	host_*.go           the stacks under them: kernel, gVisor on its links, ours
-//	service*.go         what is served; tls.go quic_conn.go: TLS, and QUIC in batches
+//	service*.go         what is served: a file each for HTTP/3, gRPC, SFU ...; tls.go: TLS
 //	load_*.go           what is measured; frames.go: packets of the client's interface
 //	wan.go bench_wan.go peers behind a cable that delays and loses frames
 //	apart.go            peers whose server and clients have a processor each

@@ -18,9 +18,9 @@ type load struct {
 	Kind    string
 	Seconds float64
 	Flows   int  // connections
-	Rate    int  // of paced: requests per second, all connections together
-	Size    int  // of udp: bytes of payload; of pieces: bytes per write, 0 for a file
-	Port    int  // of http, http3 and udp echo: the service's, if there are several
+	Rate    int  // of paced: requests per second, all connections together; of sfu: packets
+	Size    int  // of udp and sfu: bytes of payload; of pieces: bytes per write, 0 for a file
+	Port    int  // of http, http3, udp echo and sfu: the service's, if there are several
 	TLS     bool // the service over TLS
 }
 
@@ -39,8 +39,8 @@ var loadKinds = map[string]func(*runner) (metrics, error){
 	"up": (*runner).up, "down": (*runner).down, "pieces": (*runner).pieces,
 	"http": (*runner).http, "paced": (*runner).paced,
 	"rtt": (*runner).rtt, "udp up": (*runner).udpUp, "udp down": (*runner).udpDown,
-	"udp echo": (*runner).udpEcho,
-	"idle":     (*runner).idle, "http2": (*runner).http2,
+	"udp echo": (*runner).udpEcho, "sfu": (*runner).sfu,
+	"idle": (*runner).idle, "http2": (*runner).http2,
 	"http3": (*runner).http3, "http3 up": (*runner).http3Up, "http3 down": (*runner).http3Down,
 	"grpc": (*runner).grpc, "grpc pull": (*runner).grpcPull, "many": (*runner).many,
 }

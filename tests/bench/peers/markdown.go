@@ -42,6 +42,8 @@ var shortServiceKeys = []string{
 	"fasthttp", "fasthttp p99", "fasthttp own", "fasthttp cpu",
 	"proxy", "proxy p99", "proxy own", "proxy cpu", "many", "many p99", "many own", "many cpu",
 	"many udp", "many udp p99", "many udp own", "many udp cpu",
+	"sfu", "sfu lost", "sfu own", "sfu cpu",
+	"sfu batched", "sfu batched lost", "sfu batched own", "sfu batched cpu",
 	"http to", "http from", "tls to", "tls from", "http2 to", "http2 from", "http3 to",
 	"http3 from", "grpc to", "grpc from", "proxy to", "proxy from", "many to", "many from",
 	"dns to", "dns from",

@@ -266,6 +266,8 @@ func TestPairs(t *testing.T) {
 				{Kind: "http3 down", Flows: 1, Port: portBatched},
 				{Kind: "grpc", Flows: 16}, {Kind: "grpc pull", Flows: 2},
 				{Kind: "udp echo", Size: 64, Flows: 32, Port: portMany}, {Kind: "many"},
+				{Kind: "sfu", Size: 1000, Flows: 20, Rate: 2000, Port: portSFU},
+				{Kind: "sfu", Size: 1000, Flows: 20, Rate: 2000, Port: portSFUBatched},
 			} {
 				if err := runs(l, client); err != nil {
 					t.Errorf("%s: %v", l.Kind, err)

@@ -29,6 +29,9 @@ const (
 	portBehind = 8002 // of the client
 	portGRPC   = 50051
 
+	portSFU        = 5006 // forwards RTP, a call for each packet
+	portSFUBatched = 5007 // in batches
+
 	portHTTP3   = 443
 	portBatched = 444  // HTTP/3 on a socket that quic-go reads and writes in batches
 	portMany    = 6000 // UDP echo, on as many ports as there are sockets
@@ -108,7 +111,8 @@ func (s *services) packets(dns *dnsd.Server,
 	secret *tls.Config) map[int]func(net.PacketConn) error {
 	all := map[int]func(net.PacketConn) error{portDNS: dns.ServeUDP, portUDP: s.udp,
 		portEcho: s.echoUDP(64 << 10), portHTTP3: http3Server(secret).Serve,
-		portBatched: batched(http3Server(secret).Serve)}
+		portBatched: batched(http3Server(secret).Serve),
+		portSFU:     s.sfu(singly), portSFUBatched: s.sfu(inBatches)}
 	for i := range manySockets {
 		all[portMany+i] = s.echoUDP(2 << 10)
 	}
