@@ -5,6 +5,9 @@ import "github.com/rdma-netstack/rdma-netstack/simnic"
 // startFaults sets timers for all faults, and for the end of the network's own harm.
 func (w *world) startFaults() {
 	w.net.change(func() { w.net.plan.Harm = w.plan.Net.Harm })
+	w.clock.AfterFunc(w.plan.Net.FallsAt, func() {
+		w.net.change(func() { w.net.plan.PathMTU = w.plan.Net.PathMTU })
+	})
 	w.clock.AfterFunc(w.plan.Net.HarmFor, func() {
 		w.net.change(func() { w.net.plan.Harm = Harm{} })
 	})

@@ -32,6 +32,7 @@ type Harm struct {
 type NetPlan struct {
 	MTU     int
 	PathMTU int           // of a router between all hosts; 0: there is none
+	FallsAt time.Duration // after all hosts are up, when the router begins to be there
 	Delay   time.Duration // of every frame
 	Jitter  time.Duration // the most that is added to it; order is kept
 	Quantum time.Duration // frames arrive at multiples of it

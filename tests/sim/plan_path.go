@@ -4,7 +4,8 @@ import "time"
 
 // NewPathPlan draws a plan whose network has a router in the middle that takes packets of a smaller
 // MTU only than the hosts' links, and questions of datagrams over it: some of them in parts, and
-// some with "don't fragment". It is no kind of NewPlan's: seeds there keep what they are.
+// some with "don't fragment"; and TCP connections, in the middle of which the router comes in half
+// of the worlds. It is no kind of NewPlan's: seeds there keep what they are.
 func NewPathPlan(seed uint64) Plan {
 	d := newDice(seed, 40)
 	p := Plan{Seed: seed, Net: NetPlan{MTU: 1500, PathMTU: one(d, 1280, 1281, 1400, 1492),
@@ -26,5 +27,21 @@ func NewPathPlan(seed uint64) Plan {
 		}
 		p.Work = append(p.Work, w)
 	}
+	p.addConnections(newDice(seed, 41))
 	return p
+}
+
+// addConnections adds bulk both ways over the router, which is there from the beginning, or comes
+// while they last: what is cut to the MTU of questions has to be sent after that.
+func (p *Plan) addConnections(d dice) {
+	fall := one(d, 0, d.within(time.Millisecond, 100*time.Millisecond))
+	p.Net.FallsAt = fall
+	for i := range p.Work {
+		p.Work[i].Start += fall
+	}
+	for i := range 4 {
+		p.Work = append(p.Work, WorkPlan{Kind: Bulk, Server: i % 3, Client: (i + 1) % 3,
+			IPv6: i%2 == 0, Start: d.within(0, 50*time.Millisecond), Count: 1,
+			Bytes: d.IntN(1 << 19), Back: d.IntN(1 << 19)})
+	}
 }

@@ -96,7 +96,7 @@ func TestSegments(t *testing.T) {
 
 // TestPathMTU: questions of datagrams pass a router whose MTU is less than the links', whole, in
 // fragments and in parts; those that may not be fragmented are cut to what has room there, and no
-// further.
+// further. TCP connections carry all their bytes over it, also if it comes in the middle of them.
 func TestPathMTU(t *testing.T) {
 	alone(t)
 	var refused uint64

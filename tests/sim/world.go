@@ -91,6 +91,7 @@ func newWorld(p Plan) *world {
 	w := &world{plan: p, clock: newTicker(), settle: newSettler(), table: newPatternTable(p.Seed),
 		broken: map[[2]uint16]bool{}}
 	w.net = newNetwork(p.Net, w.clock, p.Seed)
+	w.net.plan.PathMTU = 0 // until startFaults
 	if p.leased() {
 		w.net.plan.Harm = Harm{}
 	}

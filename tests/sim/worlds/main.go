@@ -81,7 +81,7 @@ func main() {
 		"fallback, upgrades, those of them on rings, or with a process killed; "+
 		"late readers of packet sockets, or merged segments there; a resized MTU, "+
 		"or a netdev readdressed")
-	flag.BoolVar(&o.path, "path", false, "worlds of datagrams over a router with a smaller MTU")
+	flag.BoolVar(&o.path, "path", false, "worlds with a router of a smaller MTU")
 	flag.Var(&o.work, "work", "numbers of the work to keep, or none")
 	flag.Var(&o.faults, "faults", "numbers of the faults to keep, or none")
 	flag.Parse()
