@@ -212,12 +212,20 @@ func sleeper(f func()) func(time.Duration) {
 	}
 }
 
-// bulk returns how many bytes in a second come within d; down: the server sends.
-func (b *bench) bulk(k kind, down bool, d time.Duration) (float64, error) {
+// bulkRun tells of one transfer: the bytes that came in a second, how many frames the road has lost
+// of both directions, and by how much the machine had the latest one come too late.
+type bulkRun struct {
+	rate float64
+	lost int
+	lag  time.Duration
+}
+
+// bulk tells of what comes within d; down: the server sends.
+func (b *bench) bulk(k kind, down bool, d time.Duration) (run bulkRun, err error) {
 	at := netip.AddrPortFrom(k.at, 5000).String()
 	ln, err := k.server.Listen("tcp4", at)
 	if err != nil {
-		return 0, err
+		return run, err
 	}
 	defer ln.Close()
 	accepted := make(chan net.Conn, 1)
@@ -230,7 +238,7 @@ func (b *bench) bulk(k kind, down bool, d time.Duration) (float64, error) {
 	defer cancel()
 	from, err := b.client.DialContext(ctx, "tcp4", at)
 	if err != nil {
-		return 0, err
+		return run, err
 	}
 	to := <-accepted
 	defer from.Close()
@@ -253,7 +261,13 @@ func (b *bench) bulk(k kind, down bool, d time.Duration) (float64, error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil
 	}
-	return float64(n) / time.Since(began).Seconds(), err
+	run.rate = float64(n) / time.Since(began).Seconds()
+	of, lag := k.relay.Fared()
+	for _, c := range of {
+		run.lost += c.Lost + c.Full
+	}
+	run.lag = lag
+	return run, err
 }
 
 // answer returns how long one of size bytes, in one write, takes on a connection of its own.
@@ -293,7 +307,7 @@ func (b *bench) answer(k kind, size int) (took time.Duration, err error) {
 // in twenty of ROUNDS runs, and of four times as many with 1 % of the frames lost.
 func (b *bench) printAnswers(t *testing.T) {
 	rounds := number("ROUNDS", 3)
-	fmt.Printf("| answer | %s |\n|---|---|\n", b.names(" | "))
+	fmt.Printf("| answer | %s |\n|%s\n", b.names(" | "), strings.Repeat("---|", 1+len(b.kinds)))
 	for _, tt := range answers {
 		b.answerRow(t, tt.String(), tt.size, rounds,
 			func(w *Way) { w.Lose = losing(tt.lost, tt.size) })
@@ -338,21 +352,22 @@ func TestTable(t *testing.T) {
 		return
 	}
 	rounds, d := number("ROUNDS", 3), time.Duration(number("SECS", 3))*time.Second
-	fmt.Printf("| RTT | road | | %s | ratios |\n|---|---|---|---|---|\n", b.names(" | "))
+	fmt.Printf("| RTT | road | | %s | ratios | lost of each | latest frame |\n|%s\n",
+		b.names(" | "), strings.Repeat("---|", 6+len(b.kinds)))
 	for _, rtt := range durations(t) {
 		for _, r := range named(Roads(rtt), os.Getenv("ROADS")) {
 			for _, down := range []bool{true, false} {
-				rates := make([][]float64, len(b.kinds))
+				runs := make([][]bulkRun, len(b.kinds))
 				for round := range rounds {
 					for i, k := range b.kinds {
 						k.relay.Travel([2]*Way{NewWay(r, uint64(round), 0),
 							NewWay(r, uint64(round), 1)})
-						rate, err := b.bulk(k, down, d)
+						run, err := b.bulk(k, down, d)
 						must(t, err)
-						rates[i] = append(rates[i], rate)
+						runs[i] = append(runs[i], run)
 					}
 				}
-				fmt.Println(row(rtt, r, down, rates))
+				fmt.Println(row(rtt, r, down, runs))
 			}
 		}
 	}
@@ -366,23 +381,34 @@ func (b *bench) names(between string) string {
 	return strings.Join(names, between)
 }
 
-// row formats one of the table: medians, and ratios to the first kind.
-func row(rtt time.Duration, r Road, down bool, rates [][]float64) string {
+// row formats one of the table: medians, their ratios to the first kind, how many frames were lost
+// in each run and by how much the machine had a frame come too late.
+func row(rtt time.Duration, r Road, down bool, runs [][]bulkRun) string {
 	way := "up"
 	if down {
 		way = "down"
 	}
-	var medians, ratios []string
-	for i, of := range rates {
-		var all []string
-		for _, rate := range of {
-			all = append(all, fmt.Sprintf("%.1f", rate/1e6))
+	var medians, ratios, losses, lags []string
+	linux := 0.0
+	for i, of := range runs {
+		var rates []float64
+		var each, lost, lag []string
+		for _, run := range of {
+			rates = append(rates, run.rate/1e6)
+			each = append(each, fmt.Sprintf("%.1f", run.rate/1e6))
+			lost = append(lost, fmt.Sprint(run.lost))
+			lag = append(lag, fmt.Sprint(run.lag.Milliseconds()))
 		}
-		medians = append(medians, fmt.Sprintf("%.2f (%s)", median(of)/1e6, strings.Join(all, " ")))
-		if i > 0 {
-			ratios = append(ratios, fmt.Sprintf("%.2f", median(of)/median(rates[0])))
+		m := median(rates)
+		medians = append(medians, fmt.Sprintf("%.2f (%s)", m, strings.Join(each, " ")))
+		if i == 0 {
+			linux = m
+		} else {
+			ratios = append(ratios, fmt.Sprintf("%.2f", m/linux))
 		}
+		losses, lags = append(losses, strings.Join(lost, " ")), append(lags, strings.Join(lag, " "))
 	}
-	return fmt.Sprintf("| %d ms | %s | %s | %s | %s |", rtt.Milliseconds(), r.Name, way,
-		strings.Join(medians, " | "), strings.Join(ratios, ", "))
+	return fmt.Sprintf("| %d ms | %s | %s | %s | %s | %s | %s ms |", rtt.Milliseconds(), r.Name,
+		way, strings.Join(medians, " | "), strings.Join(ratios, ", "), strings.Join(losses, ", "),
+		strings.Join(lags, ", "))
 }

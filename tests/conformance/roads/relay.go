@@ -39,9 +39,20 @@ func NewRelay(a, b wire.Wire, now func() time.Duration, waker Waker) (*Relay, er
 func (r *Relay) Travel(ways [2]*Way) {
 	for i, l := range r.lines {
 		l.mu.Lock()
-		l.way = ways[i]
+		l.way, l.lag = ways[i], 0
 		l.mu.Unlock()
 	}
+}
+
+// Fared says what became of the frames of both directions since Travel, and by how much the latest
+// of them was later than the road has it: what a busy machine adds to a path.
+func (r *Relay) Fared() (of [2]Counts, lag time.Duration) {
+	for i, l := range r.lines {
+		l.mu.Lock()
+		of[i], lag = l.way.Counts, max(lag, l.lag)
+		l.mu.Unlock()
+	}
+	return of, lag
 }
 
 // line carries the frames of one direction of a relay.
@@ -52,6 +63,7 @@ type line struct {
 
 	mu      sync.Mutex
 	way     *Way
+	lag     time.Duration // of the latest frame behind its time
 	waiting arrivals
 	number  uint64
 	scratch []byte
@@ -110,7 +122,8 @@ func (l *line) deliver() {
 	var due []frame.Frame
 	now := l.now()
 	for len(l.waiting) > 0 && l.waiting[0].at <= now {
-		due = append(due, frame.Frame{Data: heap.Pop(&l.waiting).(arrival).data})
+		a := heap.Pop(&l.waiting).(arrival)
+		due, l.lag = append(due, frame.Frame{Data: a.data}), max(l.lag, now-a.at)
 	}
 	l.wake(now)
 	l.mu.Unlock()

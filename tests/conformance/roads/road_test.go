@@ -4,6 +4,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/simnic/frame"
+	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 )
 
 // travel sends so many frames of size bytes, every, and returns when each arrives and how often.
@@ -85,5 +88,41 @@ func TestPauses(t *testing.T) {
 	}
 	if longest < 14*ms || longest > 16*ms {
 		t.Errorf("the longest time without a frame is %v", longest)
+	}
+}
+
+// TestFared: a relay counts what the road has lost, and knows by how much frames were late because
+// it was run late.
+func TestFared(t *testing.T) {
+	const ms = time.Millisecond
+	near, a := wire.Pair()
+	far, b := wire.Pair()
+	defer near.Close()
+	defer far.Close()
+	now, runs := time.Duration(0), []func(){}
+	r, err := NewRelay(a, b, func() time.Duration { return now },
+		func(f func()) func(time.Duration) {
+			runs = append(runs, f)
+			return func(time.Duration) {}
+		})
+	must(t, err)
+	must(t, near.Start(func([]frame.Frame) {}))
+	must(t, far.Start(func([]frame.Frame) {}))
+	way := func() *Way { return NewWay(Road{Delay: 10 * ms, Rate: 1e6, Queue: 3000}, 1, 0) }
+	r.Travel([2]*Way{way(), way()})
+	for range 10 {
+		_, err := near.Send([]frame.Frame{{Data: make([]byte, 1000-framing)}})
+		must(t, err)
+	}
+	now = 18 * ms // the first of four was to come after 11
+	for _, run := range runs {
+		run()
+	}
+	if of, lag := r.Fared(); of[0].Full != 6 || of[1].Frames != 0 || lag != 7*ms {
+		t.Errorf("%+v, %v late", of, lag)
+	}
+	r.Travel([2]*Way{way(), way()})
+	if of, lag := r.Fared(); of[0].Frames != 0 || lag != 0 {
+		t.Errorf("%+v, %v late on a new road", of, lag)
 	}
 }

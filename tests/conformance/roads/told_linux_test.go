@@ -46,11 +46,11 @@ func TestLinuxIsTold(t *testing.T) {
 			before := [2]uint64{extension(t, b.client.Net, "TCPDSACKRecv"),
 				extension(t, b.client.Net, "TCPDSACKUndo")}
 			k.relay.Travel([2]*Way{NewWay(Road{Delay: r.Delay}, seed, 0), NewWay(r, seed, 1)})
-			rate, err := b.bulk(k, false, 500*time.Millisecond)
+			run, err := b.bulk(k, false, 500*time.Millisecond)
 			must(t, err)
 			told += extension(t, b.client.Net, "TCPDSACKRecv") - before[0]
 			undone += extension(t, b.client.Net, "TCPDSACKUndo") - before[1]
-			t.Logf("%s: %.1f MB/s, %d DSACKs, %d undone", k.name, rate/1e6, told, undone)
+			t.Logf("%s: %.1f MB/s, %d DSACKs, %d undone", k.name, run.rate/1e6, told, undone)
 		}
 		if told == 0 || undone == 0 {
 			t.Errorf("%s: Linux was told %d times, and took %d losses back", k.name, told, undone)
