@@ -374,9 +374,7 @@ const maxAcked = 1 << 31
 
 // forget drops what is known of the flow of a received segment, which begins anew.
 func (h *ackHistory) forget(frame []byte, l *hdr.Packet) {
-	s := hdr.Received(frame, l, h.sent.Key())
-	_, hash := s.Flow()
-	h.flows[hash%ackHistorySize].hash = 0
+	h.flows[l.ReceivedFlow(frame, h.sent.Key())%ackHistorySize].hash = 0
 }
 
 // progress holds what a pure ACK acknowledges.
@@ -389,9 +387,8 @@ type progress struct {
 
 // note takes note of a pure ACK.
 func (h *ackHistory) note(frame []byte, l *hdr.Packet) (p progress) {
-	s := hdr.Received(frame, l, h.sent.Key())
-	_, hash := s.Flow()
-	_, ack := hdr.Numbers(s.TCP())
+	hash := l.ReceivedFlow(frame, h.sent.Key())
+	_, ack := hdr.Numbers(frame[l.L4:])
 	end, known := h.sent.DataEnd(hash)
 	if !known || hdr.Before(end, ack) { // netstack refuses what was never sent
 		return progress{}

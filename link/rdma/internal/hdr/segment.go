@@ -84,13 +84,22 @@ func (s *Segment) Window() uint16 { return binary.BigEndian.Uint16(s.Frame[s.L4+
 // are computed once.
 func (s *Segment) Flow() (*Tuple, uint64) {
 	if !s.keyed {
-		s.tuple, s.keyed = s.Packet.tuple(s.Frame), true
+		s.keyed = true
 		if s.received {
-			s.tuple = s.tuple.reversed()
+			s.tuple = s.Packet.reversedTuple(s.Frame)
+		} else {
+			s.tuple = s.Packet.tuple(s.Frame)
 		}
 		s.hash = s.key.Bytes(s.tuple[:])
 	}
 	return &s.tuple, s.hash
+}
+
+// ReceivedFlow returns the hash of [Segment.Flow] of a received TCP segment, for those who need no
+// more of it. p has been parsed from frame.
+func (p *Packet) ReceivedFlow(frame []byte, key random.HashKey) uint64 {
+	t := p.reversedTuple(frame)
+	return key.Bytes(t[:])
 }
 
 // Options are read once. The slices refer to Frame.

@@ -66,7 +66,8 @@ func TestParseSent(t *testing.T) {
 	}
 }
 
-// TestFlowBothWays: a segment sent and one received of the same connection have the same key.
+// TestFlowBothWays: a segment sent and one received of the same connection have the same key, by
+// each function that tells it.
 func TestFlowBothWays(t *testing.T) {
 	seed := random.Source{}.HashKey()
 	for _, v6 := range []bool{false, true} {
@@ -81,6 +82,9 @@ func TestFlowBothWays(t *testing.T) {
 		b, hashB := in.Flow()
 		if *a != *b || hashA != hashB {
 			t.Errorf("IPv6 %v: %x and %x", v6, *a, *b)
+		}
+		if h := hdrtest.Parse(answer).ReceivedFlow(answer, seed); h != hashB {
+			t.Errorf("IPv6 %v: hash %x of a received frame, %x of its segment", v6, h, hashB)
 		}
 		other := hdr.ParseSent(pkt, seed)
 		other.Frame[other.L4]++

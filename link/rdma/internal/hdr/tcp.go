@@ -145,11 +145,16 @@ func (p *Packet) tuple(frame []byte) (t Tuple) {
 	return t
 }
 
-// reversed returns the tuple of the other direction.
-func (t *Tuple) reversed() (r Tuple) {
-	copy(r[:16], t[16:32])
-	copy(r[16:32], t[:16])
-	copy(r[32:34], t[34:])
-	copy(r[34:], t[32:34])
-	return r
+// reversedTuple reads the tuple of a received frame's TCP segment in the direction that we send.
+func (p *Packet) reversedTuple(frame []byte) (t Tuple) {
+	if h := frame[p.L3:]; p.EtherType == TypeIPv6 {
+		copy(t[:16], h[24:IPv6Len])
+		copy(t[16:32], h[8:24])
+	} else {
+		copy(t[:4], h[16:20])
+		copy(t[16:20], h[12:16])
+	}
+	copy(t[32:34], frame[p.L4+2:p.L4+4])
+	copy(t[34:], frame[p.L4:p.L4+2])
+	return t
 }

@@ -132,13 +132,11 @@ func (d *duplicates) received(s *hdr.Segment) {
 	}
 }
 
-// arrives takes note of a segment that netstack is about to get, with size bytes of data, or one
-// more with a FIN.
-func (d *duplicates) arrives(s *hdr.Segment, size uint32) {
-	_, hash := s.Flow()
+// arrives takes note of data that netstack is about to get, from seq up to end, with a FIN if there
+// is one.
+func (d *duplicates) arrives(hash uint64, seq, end uint32) {
 	f, state, known := d.flow(hash)
-	seq, _ := hdr.Numbers(s.TCP())
-	for end := seq + size; known && state&nextKnown != 0; f, state, known = d.flow(hash) {
+	for ; known && state&nextKnown != 0; f, state, known = d.flow(hash) {
 		next := uint32(state)
 		if hdr.Before(next, seq) {
 			if state&gapsTold != 0 {

@@ -141,8 +141,8 @@ func (f *Flows) Arrives(frame []byte, p *hdr.Packet, payload int, flags byte) {
 	if size == 0 || flags&(hdr.FlagSYN|hdr.FlagRST) != 0 {
 		return
 	}
-	s := hdr.Received(frame, p, f.key)
-	f.duplicates.arrives(&s, size)
+	seq, _ := hdr.Numbers(frame[p.L4:])
+	f.duplicates.arrives(p.ReceivedFlow(frame, f.key), seq, seq+size)
 }
 
 // Answers reports whether a pure ACK of a flow, by the hash of hdr.Segment.Flow, is to be sent at
