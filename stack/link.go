@@ -364,6 +364,7 @@ type slowStart struct {
 	// since the last timeout.
 	recoveries, timeouts uint64
 	spread               bool
+	ranges               sackRanges // see tcpFields.keepRanges
 }
 
 // noteFull notes that a connection has more to write than it may send.
@@ -390,7 +391,7 @@ func (o *slowStarts) noteFull(conn *TCPConn) {
 	case len(o.all) == 0:
 		o.timer.Reset(slowStartSweep)
 	}
-	o.all[c] = &slowStart{conn: conn}
+	o.all[c] = &slowStart{conn: conn, ranges: o.fields.keepRanges(c, nil)}
 	o.fields.beginEpoch(c, o.net.Clock().NowMonotonic())
 }
 
@@ -400,9 +401,11 @@ func (o *slowStarts) lookAtAll() {
 	defer o.mu.Unlock()
 	now := o.net.Clock().NowMonotonic()
 	for c, x := range o.all {
+		x.ranges = o.fields.keepRanges(c, x.ranges)
 		if x.lookAt(c, o.fields, now); x.quiet && !x.goesOn(c, o.fields) {
 			delete(o.all, c)
 			x.conn.setWindowPacing(0)
+			o.fields.keepFewRanges(c, x.ranges)
 		}
 		x.quiet = true
 	}

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/seqnum"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -83,6 +85,47 @@ func TestSlowStartOver(t *testing.T) {
 	}
 	if o.lookAtAll(); len(o.all) != 0 {
 		t.Error("it is not forgotten")
+	}
+}
+
+// TestKeepRanges: a connection that fills its window keeps more of the ranges that SACK reports
+// than netstack does, after a timeout too, up to a bound, and no more once it is forgotten.
+func TestKeepRanges(t *testing.T) {
+	const netstackRanges = 100
+	ep, _ := newEndpoint(t)
+	fields := findTCPFields(reflect.TypeFor[tcp.Endpoint]())
+	board := tcp.NewSACKScoreboard(1000, 0)
+	writable(fields.scoreboard.in(reflect.ValueOf(ep).Elem())).Set(reflect.ValueOf(board))
+	report := func() int {
+		for i := range seqnum.Value(2*moreRanges + 1) {
+			board.Insert(header.SACKBlock{Start: 2000*i + 1000, End: 2000*i + 2000})
+		}
+		ranges, _ := board.Copy()
+		return len(ranges)
+	}
+	if n := report(); n != netstackRanges {
+		t.Fatalf("netstack keeps %d ranges", n)
+	}
+	board.Reset()
+	kept := fields.keepRanges(ep, nil)
+	for range 3 { // sweeps
+		kept = fields.keepRanges(ep, kept)
+	}
+	if n := report(); n < moreRanges || n > netstackRanges+moreRanges {
+		t.Errorf("%d ranges are kept, want %d", n, netstackRanges+moreRanges)
+	}
+	board.Reset() // a timeout
+	if n := report(); n != netstackRanges {
+		t.Errorf("%d ranges are kept after a timeout", n)
+	}
+	kept = fields.keepRanges(ep, kept)
+	if n := report(); n < moreRanges || n > netstackRanges+moreRanges {
+		t.Errorf("%d ranges are kept at the first sweep after a timeout", n)
+	}
+	board.Delete(4000 * moreRanges)
+	fields.keepFewRanges(ep, kept)
+	if n := report(); n != netstackRanges {
+		t.Errorf("%d ranges are kept of a connection that is forgotten", n)
 	}
 }
 

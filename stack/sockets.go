@@ -364,6 +364,9 @@ type tcpFields struct {
 	finSent, sndUna, sndNxt, sndWnd   fieldPlace // of tcp.sender
 	rcvWscale                         fieldPlace // of tcp.receiver
 	used                              fieldPlace // of tcp.sndQueueInfo
+	scoreboard                        fieldPlace // of tcp.Endpoint
+	ranges                            fieldPlace // of tcp.SACKScoreboard
+	rangeCount                        fieldPlace // of its btree.BTreeG
 
 	missing []string // type and name of those that are not there
 }
@@ -398,6 +401,9 @@ func findTCPFields(ep reflect.Type) (f tcpFields) {
 	f.sndWnd = place(snd, "SndWnd", number...)
 	f.rcvWscale = place(f.rcv.pointsTo(), "RcvWndScale", number...)
 	f.used = place(f.queue.kind, "SndBufUsed", number...)
+	f.scoreboard = place(ep, "scoreboard", reflect.Pointer)
+	f.ranges = place(f.scoreboard.pointsTo(), "ranges", reflect.Pointer)
+	f.rangeCount = place(f.ranges.pointsTo(), "length", reflect.Int)
 	return f
 }
 
@@ -513,6 +519,54 @@ func (f *tcpFields) finAcked(ep *tcp.Endpoint) bool {
 	snd := f.snd.target(reflect.ValueOf(ep).Elem())
 	return f.sndUna.index != nil && f.sndNxt.index != nil && f.finSent.bool(snd) &&
 		f.sndUna.int(snd) == f.sndNxt.int(snd)
+}
+
+// moreRanges says how many ranges of what SACK reports a connection keeps besides netstack's 100:
+// those of a window and queue of 4,200 packets of which each second one is lost.
+const moreRanges = 2000
+
+// keepRanges has a connection keep moreRanges more of the ranges that SACK reports, until
+// keepFewRanges or its next timeout. kept is what the call before returned, or nil. It lowers the
+// count that netstack compares with its bound; with 2,000 ranges, where that is 0, SACK counts for
+// nothing until there is one more or less.
+//
+// netstack keeps 100 ranges: of more it learns nothing, not even that one of those has grown. Where
+// slow start has filled a queue each second frame is lost, a thousand of them. What is beyond those
+// ranges counts as in flight, more than the window holds: nothing is sent until the timeout.
+//
+// Upstream: docs/upstream/38-sack-ranges.md. No longer needed when TestSACKRanges of
+// tests/conformance/upstream fails.
+func (f *tcpFields) keepRanges(ep *tcp.Endpoint, kept sackRanges) sackRanges {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	tree, count := f.rangesOf(ep)
+	if !count.IsValid() || tree == kept {
+		return kept
+	}
+	count.SetInt(count.Int() - moreRanges)
+	return tree
+}
+
+// keepFewRanges undoes what keepRanges has done, which returned kept.
+func (f *tcpFields) keepFewRanges(ep *tcp.Endpoint, kept sackRanges) {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	if tree, count := f.rangesOf(ep); count.IsValid() && tree == kept {
+		count.SetInt(count.Int() + moreRanges)
+	}
+}
+
+// sackRanges identifies the ranges that a connection keeps: a timeout begins new ones.
+type sackRanges any
+
+// rangesOf returns the ranges that a connection keeps, and netstack's count of them, which is the
+// zero Value where it has none. The connection's lock is held.
+func (f *tcpFields) rangesOf(ep *tcp.Endpoint) (tree sackRanges, count reflect.Value) {
+	at := f.ranges.in(f.scoreboard.target(reflect.ValueOf(ep).Elem()))
+	if !at.IsValid() || at.IsNil() || f.rangeCount.index == nil {
+		return nil, count
+	}
+	return writable(at).Interface(), writable(f.rangeCount.in(at.Elem()))
 }
 
 // setThreshold makes a connection grow its window by slow start up to so many segments. It reports

@@ -51,13 +51,13 @@ func TestMissingFields(t *testing.T) {
 		{reflect.TypeFor[endpoint](), "endpoint.SendTSOk endpoint.SACKPermitted endpoint.rcv " +
 			"sender.SndWndScale sender.Outstanding sender.Ssthresh sender.SndCwnd sender.cc " +
 			"sender.finSent sender.SndUna sender.SndNxt sender.SndWnd RcvWndScale " +
-			"queue.SndBufUsed"},
+			"queue.SndBufUsed endpoint.scoreboard ranges length"},
 		{reflect.TypeFor[struct{}](), ".SendTSOk .SACKPermitted .snd .rcv .sndQueueInfo " +
 			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
-			"SndWnd RcvWndScale SndBufUsed"},
+			"SndWnd RcvWndScale SndBufUsed .scoreboard ranges length"},
 		{reflect.TypeFor[int](), "SendTSOk SACKPermitted snd rcv sndQueueInfo " +
 			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
-			"SndWnd RcvWndScale SndBufUsed"},
+			"SndWnd RcvWndScale SndBufUsed scoreboard ranges length"},
 	} {
 		s.fields = findTCPFields(c.of)
 		if got := strings.Join(s.fields.missing, " "); got != c.want {

@@ -134,6 +134,34 @@ func TestNoPath(t *testing.T) {
 	}
 }
 
+// TestFilledQueue: a transfer goes on where slow start has filled a queue, as pauses of 15 ms keep
+// HyStart from seeing it, and a thousand frames are lost, each second one of a round trip. Netstack
+// keeps 100 ranges of what has come between them.
+func TestFilledQueue(t *testing.T) {
+	oneProcessor(t)
+	need.Long(t, "two transfers of 16 MiB, a second each")
+	if racing.Detector {
+		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
+	}
+	const least = 5.0
+	roads := Roads(80 * time.Millisecond)
+	r := roads[slices.IndexFunc(roads, func(r Road) bool { return r.Name == "100M/100ms" })]
+	r.Pause, r.Every = 15*time.Millisecond, 497*time.Millisecond
+	for _, seed := range []uint64{2, 5} {
+		within(t, func(w *World) {
+			ways := w.Travel(r, seed)
+			rate, err := w.Bulk(usualMiB<<20, time.Minute)
+			t.Logf("seed %d: %.2f MB/s, %d frames lost", seed, rate/1e6, ways[0].Full)
+			if err != nil || rate/1e6 < least {
+				t.Errorf("seed %d: %.2f MB/s, want %v (%v)", seed, rate/1e6, least, err)
+			}
+			if ways[0].Full < 500 {
+				t.Errorf("seed %d: %d frames are lost: it shows nothing", seed, ways[0].Full)
+			}
+		})
+	}
+}
+
 // TestRest: a connection that has lost something and rests for a minute goes on as before. CUBIC's
 // time is to stand still meanwhile.
 func TestRest(t *testing.T) {

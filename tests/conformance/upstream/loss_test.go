@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/seqnum"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
@@ -335,4 +336,20 @@ func TestDuplicateSACK(t *testing.T) {
 	blocks := header.ParseTCPOptions(answers[0].options).SACKBlocks
 	shows(t, "37-duplicate-sack", len(blocks) == 0,
 		"data that has come twice is acknowledged with %d SACK blocks", len(blocks))
+}
+
+// TestSACKRanges: of what has come between many gaps 100 ranges are noted, and not even that one of
+// these has grown is from then on. Slow start that fills a queue loses each second segment.
+func TestSACKRanges(t *testing.T) {
+	const segments, size = 400, 1000
+	s := tcp.NewSACKScoreboard(size, 0)
+	for i := seqnum.Value(1); i < 2*segments; i += 2 {
+		s.Insert(header.SACKBlock{Start: i * size, End: (i + 1) * size})
+	}
+	known, last := s.Copy()
+	before := s.Sacked()
+	s.Insert(header.SACKBlock{Start: last - size + 1, End: last + size + 1})
+	shows(t, "38-sack-ranges", len(known) < segments && s.Sacked() == before,
+		"of %d segments that have come with gaps between them %d count as such, and no more if "+
+			"one has grown", segments, len(known))
 }
