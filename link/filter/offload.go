@@ -46,11 +46,18 @@ type tally struct {
 	last  uint64 // n when it was aged last
 	score uint64 // packets of late
 	on    bool   // to be dropped ahead of the filter
+	// quiet counts seconds without packets of late, up to held while on, and since then.
+	quiet, held uint16
 }
 
 const (
 	// worth says how many packets of late make it worth a rule.
 	worth = 64
+	// firstHold and lastHold say for how many seconds a rule stays to which nothing seems to come
+	// any more, if its packets came again soon after it had gone: what drops them may not count
+	// them. Each time it is twice as long.
+	firstHold = 1 << 6
+	lastHold  = 1 << 12
 	// aging says how often scores lose an eighth.
 	aging = time.Second
 	// sampledDrops says which part of the packets that a list's prefixes drop is counted by prefix.
@@ -65,8 +72,25 @@ func (t *tally) ageTally() {
 	n := t.n.Load()
 	t.score = t.score*7/8 + n - t.last
 	t.last = n
-	t.on = t.score >= worth || t.on && t.score > 0
+	switch {
+	case t.on && t.score > 0:
+		t.quiet = 0
+	case t.on && t.quiet < t.held:
+		t.quiet++
+	case t.on:
+		t.on, t.quiet, t.held = false, 0, max(t.held, firstHold/2)
+	case t.score >= worth:
+		t.on, t.quiet = true, 0
+		t.held = min(2*t.held, lastHold)
+	case t.held > 0:
+		if t.quiet++; t.quiet > 2*t.held {
+			t.held = 0
+		}
+	}
 }
+
+// isWatched reports whether ageTally is to go on.
+func (t *tally) isWatched() bool { return t.score > 0 || t.on || t.held > 0 }
 
 // OnDrops makes f call wake when packets are dropped that may be dropped ahead of it, and after
 // each change of what Busiest returns by a change of the list or of prefixes. It must not
@@ -116,7 +140,7 @@ func (f *Filter) Busiest() (all []Offload, more bool) {
 		if ages {
 			e.tally.ageTally()
 		}
-		more = more || e.tally.score > 0
+		more = more || e.tally.isWatched()
 		if e.tally.on && o.mayDrop(c, e.Prefix) {
 			found = append(found, busy{e.tally.score, []netip.Prefix{e.Prefix}, lowPorts,
 				counted{e.tally, nil}})
@@ -132,7 +156,7 @@ func (f *Filter) Busiest() (all []Offload, more bool) {
 			if ages {
 				t.ageTally()
 			}
-			if more = more || t.score > 0; !t.on {
+			if more = more || t.isWatched(); !t.on {
 				continue
 			}
 			prefixes := of.src.spans[i].splitPrefixes(of.family)

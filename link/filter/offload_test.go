@@ -36,3 +36,36 @@ func TestSampledFloodStays(t *testing.T) {
 		}
 	}
 }
+
+// TestUncountedFloodStays: a flood that something ahead of the filter drops and does not count
+// comes to the filter more and more seldom.
+func TestUncountedFloodStays(t *testing.T) {
+	f, c := newTimedFilter(t, "chain input { ip saddr 203.0.113.0/24 drop; }")
+	var b Batch
+	ask := func() (ahead, more bool) {
+		c.Advance(aging)
+		all, more := f.Busiest()
+		return len(all) > 0, more
+	}
+	ahead, came := false, 0
+	for range 3600 {
+		if !ahead {
+			came++
+			b.Begin(f)
+			for range 10_000 {
+				b.Receive(syn("203.0.113.7"))
+			}
+			b.End()
+		}
+		ahead, _ = ask()
+	}
+	if came > 8 {
+		t.Errorf("in an hour it came to the filter for %d seconds", came)
+	}
+	for range 3 * lastHold {
+		if _, more := ask(); !more {
+			return
+		}
+	}
+	t.Error("the flood is over, and still looked for")
+}

@@ -194,8 +194,13 @@ func TestOffloadEnds(t *testing.T) {
 			t.Fatal("the rules stay")
 		}
 	}
-	if _, more := w.filter.Busiest(); more {
-		t.Error("the filter is busy still")
+	for i := 0; ; i++ { // whether they go on soon
+		if _, more := w.filter.Busiest(); !more {
+			break
+		}
+		if w.second(); i == 200 {
+			t.Fatal("the filter is busy still")
+		}
 	}
 	w.flood("2001:db8:bad::7", 80, 2000, true)
 	w.second()
