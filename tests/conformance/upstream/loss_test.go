@@ -353,3 +353,38 @@ func TestSACKRanges(t *testing.T) {
 		"of %d segments that have come with gaps between them %d count as such, and no more if "+
 			"one has grown", segments, len(known))
 }
+
+// TestRefusedFlight: a router refuses the flight at the beginning of a connection as too big, with
+// a message for each segment. Beyond the first segment most of what is sent again waits for
+// timeouts.
+func TestRefusedFlight(t *testing.T) {
+	const size, segments, roundTrip = 1400, 10, 10 * time.Millisecond
+	h := newHost(t, false)
+	c := h.open(mss(1440), sackOK(), stamp(5000, 0))
+	h.write(c, size*segments)
+	first := h.sent()
+	if len(first) != segments || first[0].size != size {
+		t.Fatalf("%d segments: %v", len(first), first)
+	}
+	for _, s := range first {
+		h.unreachable(header.ICMPv4FragmentationNeeded, 1000, h.quote(s.seq))
+	}
+	acked := first[0].seq
+	for end := acked + size*segments; acked != end && h.clock.since() < time.Minute; {
+		before, echo := acked, uint32(0)
+		for _, s := range h.sentFor(roundTrip) {
+			if s.seq == acked && s.size < size {
+				acked += uint32(s.size)
+				echo, _, _ = s.stamp()
+			}
+		}
+		if acked != before {
+			h.send(segment{flags: ack, seq: 1, ack: acked, win: -1,
+				options: options(stamp(uint32(5000+h.clock.since().Milliseconds()), echo))})
+		}
+	}
+	took := h.clock.since() - first[0].at
+	shows(t, "39-refused-flight", took > 50*roundTrip, "%d bytes in %d segments, refused as "+
+		"larger than 1000 bytes, are acknowledged after %v; the round trip is %v", size*segments,
+		segments, took, roundTrip)
+}

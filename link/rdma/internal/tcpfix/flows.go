@@ -170,10 +170,13 @@ func (f *Flows) receivedOther(frame []byte, p *hdr.Packet) (c Changes) {
 	case p.Proto != hdr.ProtoICMP && p.Proto != hdr.ProtoICMPv6:
 	case f.forged(frame, p):
 		return Forged
-	case raisePathMTU(frame, p):
-		return PathMTU
+	default:
+		if raisePathMTU(frame, p) {
+			c = PathMTU
+		}
+		noteTooBig(&f.resend, f.key, frame, p)
 	}
-	return 0
+	return c
 }
 
 // concerned reports whether any of the fixes may have use for a received segment.

@@ -25,7 +25,7 @@ import (
 // echoed has the peer acknowledge what came before ack, and returns the timestamp echo that
 // netstack gets.
 func (r *resending) echoed(ack, echo uint32) uint32 {
-	f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack, Flags: header.TCPFlagAck,
 		Options: hdrtest.Stamped(9, echo)}
 	frame := f.Bytes()

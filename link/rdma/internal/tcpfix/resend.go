@@ -144,7 +144,7 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 	if repeated && r.sackOK(hash) && f.noteProbe(seq, seq+size, now) {
 		r.soon(0)
 	}
-	timeout := repeated && f.timedOut(seq, now)
+	timeout, refused := repeated && f.timedOut(seq, now), repeated && f.sendsRefused(now)
 	if timeout {
 		f.silent.noteTimeout(now, f.dataAt)
 	}
@@ -155,7 +155,10 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 	if size > 0 {
 		f.add(pkt, seq, size, now)
 	}
-	if timeout {
+	switch {
+	case refused:
+		f.goBackTo(seq)
+	case timeout:
 		f.goBack()
 	}
 	return false
@@ -289,6 +292,7 @@ type resendFlow struct {
 	repeated  bool // something was sent again: netstack may arm no timer
 	timed     timedResends
 	repair    repair
+	refused   refusal
 }
 
 // resendPart describes a packet with data, and a reference to it.
@@ -671,6 +675,9 @@ func (f *resendFlow) segment(p *resendPart, skip int,
 	if mss := int(p.pkt.GSOOptions.MSS); p.pkt.GSOOptions.Type != gstack.GSONone &&
 		data.Size() > mss {
 		data = data.Capped(mss)
+	}
+	if most := f.room(p.pkt.HeaderSize()); data.Size() > most {
+		data = data.Capped(most)
 	}
 	payload := data.ToSlice()
 	frame := append(append([]byte(nil), hdr.SentHeaders(p.pkt)[:p.pkt.HeaderSize()]...), payload...)

@@ -1,0 +1,129 @@
+package tcpfix
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+)
+
+// refuse has a router say that a segment with size bytes from seq on was too big for mtu.
+func (r *resending) refuse(seq uint32, size, mtu int) {
+	quoted := ours(seq+r.origin, size)
+	quoted.V6 = r.v6
+	message := append([]byte{3, 4, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)},
+		quoted.Bytes()[hdr.EthLen:]...)
+	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 9, To: 1,
+		TTL: 64}
+	frame := f.Encode(hdr.ProtoICMP, message, 2)
+	if r.v6 {
+		message[0], message[1] = 2, 0
+		frame = f.Encode(hdr.ProtoICMPv6, message, 2)
+	}
+	noteTooBig(&r.resender, r.seed, frame, hdrtest.Parse(frame))
+}
+
+// TestRefused: of a flight that was refused as too big echoes are older until all of it is
+// acknowledged, where netstack sends it again because of that.
+func TestRefused(t *testing.T) {
+	const size, small = 1400, 1000
+	again := func(r *resending, at uint32) { // netstack sends again from at on
+		f := ours(at, small-60)
+		f.Options = hdrtest.Stamped(6000, 1)
+		r.write(f, 0)
+	}
+	for _, tc := range []struct {
+		name     string
+		segments uint32
+		path     time.Duration
+		do       func(*resending)
+		aged     bool
+	}{
+		{"at once", 10, 0, func(r *resending) { r.refuse(0, size, small); again(r, 0) }, true},
+		{"a message for each", 10, 0, func(r *resending) {
+			r.refuse(0, size, small)
+			again(r, 0)
+			for seq := range uint32(9) {
+				r.refuse((seq+1)*size, size, small)
+			}
+		}, true},
+		{"the second segment", 10, 0, func(r *resending) {
+			r.refuse(size, size, small)
+			again(r, size)
+		}, true},
+		{"no message", 10, 0, func(r *resending) { again(r, 0) }, false},
+		{"it was not too big", 10, 0, func(r *resending) {
+			r.refuse(0, size, size+80) // with all headers
+			again(r, 0)
+		}, false},
+		{"netstack does not answer", 10, 0, func(r *resending) {
+			r.refuse(0, size, small)
+			r.wait(answerGap)
+			again(r, 0)
+		}, false},
+		{"40 segments, 1 ms", 40, time.Millisecond, func(r *resending) {
+			r.refuse(0, size, small)
+			again(r, 0)
+		}, true},
+		{"40 segments, 50 ms", 40, 50 * time.Millisecond, func(r *resending) {
+			r.refuse(0, size, small)
+			again(r, 0)
+		}, false},
+		{"10 segments, 50 ms", 10, 50 * time.Millisecond, func(r *resending) {
+			r.refuse(0, size, small)
+			again(r, 0)
+		}, true},
+	} {
+		for _, v6 := range []bool{false, true} {
+			r := newResending()
+			r.v6 = v6
+			r.path = func(uint64) time.Duration { return tc.path }
+			for i := range tc.segments {
+				r.write(ours(i*size, size), 0)
+			}
+			tc.do(r)
+			end := tc.segments * size
+			for _, x := range []struct {
+				ack  uint32
+				aged bool
+			}{{100, tc.aged}, {3000, tc.aged}, {end - 1, tc.aged}, {end, false}} {
+				const echo = 7000
+				got := r.echoed(x.ack, echo)
+				if (got != echo) != x.aged {
+					t.Errorf("%s, IPv6 %v: an ACK of %d echoes %d, netstack gets %d", tc.name,
+						v6, x.ack, echo, got)
+				}
+			}
+			r.close()
+		}
+	}
+}
+
+// TestRefusedCut: what is sent again from here is no larger than what the path takes.
+func TestRefusedCut(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		r := newResending()
+		r.v6 = v6
+		r.path = func(uint64) time.Duration { return 10 * time.Millisecond }
+		r.write(ours(0, 14000), 1400)
+		r.refuse(2800, 1400, 1280)
+		r.repeat() // does nothing: netstack's timer runs
+		r.write(ours(0, 1180), 0)
+		r.wait(3 * time.Second)
+		if len(r.frames) == 0 {
+			t.Fatal("nothing was sent again")
+		}
+		for _, f := range r.frames {
+			p := hdrtest.Parse(f)
+			if got := p.End - p.L3; got != 1280 {
+				t.Errorf("IPv6 %v: a packet of %d bytes", v6, got)
+			}
+			if seq := binary.BigEndian.Uint32(f[p.L4+4:]); seq != 0 {
+				t.Errorf("IPv6 %v: from %d on", v6, seq)
+			}
+		}
+		r.close()
+	}
+}
