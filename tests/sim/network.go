@@ -66,12 +66,11 @@ func (n *network) change(f func()) {
 	f()
 }
 
-// losses counts frames that were lost, late or damaged, or refused by the router. Any goroutine may
-// call it.
+// losses counts frames that were lost, late or damaged. Any goroutine may call it.
 func (n *network) losses() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.count.Lost + n.count.Cut + n.count.Late + n.count.Corrupt + n.count.TooBig
+	return n.count.Lost + n.count.Cut + n.count.Late + n.count.Corrupt
 }
 
 // move takes the frames that hosts have sent, and reports whether there were any.
