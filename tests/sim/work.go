@@ -165,7 +165,7 @@ func (j *job) checkSession(s *session) error {
 	case !s.served && j.plan.Kind != Reset:
 		return nil // it was cut off before
 	}
-	if j.moves() || broken { // netstack tells a connection's error once
+	if j.moves() || broken || j.cutOff(s.born) { // netstack tells a connection's error once
 		s.there.toldOnce(s.back.sendErr)
 		s.back.toldOnce(s.there.sendErr)
 	}
