@@ -83,7 +83,7 @@ func (j *job) mostTime(f *flow, harm uint64) time.Duration {
 	net := &j.w.plan.Net
 	window := j.window()
 	trips := time.Duration(rounds(f.sent, window))
-	most := paceSlack * trips * 2 * (net.Delay + net.Jitter + net.Quantum)
+	most := paceSlack * trips * 2 * (net.Delay + net.Jitter + net.Quantum + j.passedOn())
 	if window < freeWindow {
 		most += trips * j.ackPause()
 	} else {
@@ -153,6 +153,17 @@ func (w *world) resentInVain() error {
 		}
 	}
 	return nil
+}
+
+// passedOn returns how much longer a frame may take each way as processes take each other's places
+// on an end of the job: one of them passes on the frames of the connections of another. That may
+// be long after the fault, as where the process before waits for clients that an unplugged cable
+// holds up.
+func (j *job) passedOn() (most time.Duration) {
+	for _, i := range []int{j.plan.Client, j.plan.Server} {
+		most = max(most, j.w.plan.Hosts[i].Late)
+	}
+	return most
 }
 
 // ackPause returns how long an acknowledgement may be held, or a tail loss probe waits.
