@@ -162,6 +162,7 @@ func (s *Stack) linkChanged(up bool) {
 		return
 	}
 	s.log.Warn("the link is up", "interface", s.name)
+	s.neighbours.Forget()
 	s.linkIsUp()
 }
 

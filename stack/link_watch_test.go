@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,6 +132,63 @@ func TestLinkComesBack(t *testing.T) {
 		if len(f) > 54 && f[12] == 0x86 && f[20] == 58 && sum16(icmpWithPseudo(f)) != 0xffff {
 			t.Errorf("bad checksum: % x", f)
 		}
+	}
+}
+
+// TestNeighbourMovedUnheard: a neighbour that has got another hardware address while our link was
+// down is found there once the link is up, although its announcement was not heard.
+func TestNeighbourMovedUnheard(t *testing.T) {
+	for _, host := range []string{"192.0.2.9", "2001:db8::9"} {
+		t.Run(host, func(t *testing.T) {
+			var at atomic.Pointer[[]byte]
+			at.Store(&macOther)
+			s, n, w := onWire(t, stack.Config{Addresses: []netip.Prefix{
+				netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}},
+				func(far wire.Wire) {
+					must(t, far.Start(func(frames []frame.Frame) {
+						for _, f := range frames {
+							if a, ok := asked(f.Data); ok && a.String() == host {
+								answer := answerFrom(*at.Load(), a)
+								copy(answer, f.Data[6:12]) // to whom has asked
+								_, _ = far.Send([]frame.Frame{{Data: answer}})
+							}
+						}
+					}))
+				})
+			to := func(port uint16) (mac []byte) {
+				out, err := s.ListenUDP("udp", nil)
+				must(t, err)
+				defer out.Close()
+				must(t, errOf(out.WriteToUDPAddrPort([]byte("x"),
+					netip.AddrPortFrom(netip.MustParseAddr(host), port))))
+				eventually(t, "the datagram", func() bool {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					for _, f := range w.frames {
+						if p, ok := udpPort(f); ok && p == port {
+							mac = f[:6]
+						}
+					}
+					return mac != nil
+				})
+				return mac
+			}
+			if mac := to(1001); !bytes.Equal(mac, macOther) {
+				t.Fatalf("sent to %v before", net.HardwareAddr(mac))
+			}
+			at.Store(&macMoved)
+			if mac := to(1002); !bytes.Equal(mac, macOther) {
+				t.Fatalf("sent to %v before the link was down", net.HardwareAddr(mac))
+			}
+			flap(t, s, n, w)
+			// the link is up for Stats a moment before the stack acts on it
+			eventually(t, "the announcement", func() bool {
+				return w.heard(bytes.Repeat([]byte{0xff}, 6), nil)
+			})
+			if mac := to(1003); !bytes.Equal(mac, macMoved) {
+				t.Errorf("sent to %v, want %v", net.HardwareAddr(mac), net.HardwareAddr(macMoved))
+			}
+		})
 	}
 }
 

@@ -256,12 +256,12 @@ func (j *job) cutOff(made time.Duration) bool { return j.cuts() && made < j.w.ca
 
 // handshakeLost reports whether the end of the handshake of a connection made at this time may be
 // lost to an outage: netstack gives up a connection in SYN-RECEIVED when its neighbour does not
-// answer, while its peer has a connection.
+// answer, while its peer has a connection. Neighbours are asked for anew after a link was down.
 // Or its process has not waited for it any longer.
 func (w *world) handshakeLost(made time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.plan.loses() && made < w.calm || made < w.cut
+	return (w.plan.loses() || w.plan.has(LinkDown, Flapping)) && made < w.calm || made < w.cut
 }
 
 // cutHandshakes has handshakes lost that have begun.

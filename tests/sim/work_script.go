@@ -112,6 +112,9 @@ func (j *job) atOnce() time.Duration {
 	if h.Rings { // one process's rings may have it, and another is to get it
 		d += h.Late
 	}
+	if j.w.plan.has(LinkDown, Flapping) { // the first answer after that waits for the neighbour's
+		d += 2 * (n.Delay + n.Jitter + n.Quantum)
+	}
 	if h.Netdev.Room > 0 { // what the interface has no room for is tried again each millisecond
 		d += h.Netdev.Drain + time.Millisecond
 	}

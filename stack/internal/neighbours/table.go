@@ -5,6 +5,7 @@ package neighbours
 
 import (
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -340,28 +341,49 @@ func (n *Table) resolve(hop tcpip.Address, i *NIC, local tcpip.Address) {
 }
 
 // AskAgain asks at once for the neighbours that are being resolved. It is for a link that is up
-// again: the questions before were lost, and netstack gives up after the last of them, as Linux
-// forgets its entries of an interface without carrier (neigh_carrier_down of
-// net/core/neighbour.c).
+// again: the questions before were lost, and netstack gives up after the last of them.
 func (n *Table) AskAgain() {
-	for hop, i := range n.unanswered() {
-		if e, ok := n.entry(hop); ok && !hasLinkAddress(e.state) {
-			_ = n.net.RemoveNeighbor(env.NIC, i.Protocol, hop) // aborts: takeHeld asks again
+	n.allowAttempts()
+	n.remove(func(e tableEntry) bool { return !hasLinkAddress(e.state) })
+}
+
+// Forget removes every neighbour but those that were set by hand. It is for a link that had no
+// carrier: what neighbours have told meanwhile was not heard, and netstack would send to the
+// hardware address of one that has another now until it asks by itself, a minute later or more. As
+// Linux does (neigh_carrier_down of net/core/neighbour.c).
+func (n *Table) Forget() {
+	n.allowAttempts()
+	n.remove(func(e tableEntry) bool { return e.state != gstack.Static })
+}
+
+// remove removes entries of netstack's table. Those that packets wait for are asked for again.
+func (n *Table) remove(which func(tableEntry) bool) {
+	for hop, e := range n.copied() {
+		if !which(e) {
+			continue
 		}
+		protocol := header.IPv6ProtocolNumber
+		if hop.Len() == header.IPv4AddressSize {
+			protocol = header.IPv4ProtocolNumber
+		}
+		_ = n.net.RemoveNeighbor(env.NIC, protocol, hop) // aborts questions, see takeHeld
 	}
 }
 
-// unanswered returns the neighbours that netstack is being asked for, and allows each all of its
-// attempts again.
-func (n *Table) unanswered() map[tcpip.Address]*NIC {
+// allowAttempts allows each neighbour that netstack is being asked for all of its attempts again.
+func (n *Table) allowAttempts() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all := map[tcpip.Address]*NIC{}
-	for hop, q := range n.queues {
+	for _, q := range n.queues {
 		q.attempts = 0
-		all[hop] = q.nic
 	}
-	return all
+}
+
+// copied returns a copy of the entries of netstack's table.
+func (n *Table) copied() map[tcpip.Address]tableEntry {
+	n.known.Lock()
+	defer n.known.Unlock()
+	return maps.Clone(n.entries)
 }
 
 // resolved sends what waits for a neighbour, or reports that it cannot be sent.
