@@ -113,7 +113,7 @@ func (t *Tools) Version(pkg string) string {
 // with, and of programs that they run.
 var verbsTestsPackages = []string{"python3-pyverbs", "python3-scapy", "busybox-static"}
 
-// VerbsTestsDir is where the guest has rdma-core's own tests, and python3 looks for their modules.
+// VerbsTestsDir names where the guest has rdma-core's own tests, and python3 looks for modules.
 const VerbsTestsDir = "/usr/lib/rdma-core-tests"
 
 // VerbsTests fetches rdma-core's own tests with Python, of a suite of Debian, together with Tools
