@@ -525,7 +525,7 @@ func (f *tcpFields) finAcked(ep *tcp.Endpoint) bool {
 // those of a window and queue of 4,200 packets of which each second one is lost.
 const moreRanges = 2000
 
-// keepRanges has a connection keep moreRanges more of the ranges that SACK reports, until
+// keepRanges makes a connection keep moreRanges more of the ranges that SACK reports, until
 // keepFewRanges or its next timeout. kept is what the call before returned, or nil. It lowers the
 // count that netstack compares with its bound; with 2,000 ranges, where that is 0, SACK counts for
 // nothing until there is one more or less.

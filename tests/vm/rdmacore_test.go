@@ -97,7 +97,7 @@ func (w *world) perftest(t *testing.T, receiver, sender []string,
 	return nil
 }
 
-// resultRow is the line of figures in perftest's output, below one that starts with header. A
+// resultRow returns the line of figures in perftest's output, below one that starts with header. A
 // deviation may be "-nan".
 func resultRow(t *testing.T, out, header string) (row []float64) {
 	t.Helper()
@@ -195,10 +195,10 @@ func (w *world) receiver(t *testing.T, argv ...string) (job int) {
 	return job
 }
 
-// perftestFlows is how many flow rules testRuleRate has made.
+// perftestFlows says how many flow rules testRuleRate has made.
 const perftestFlows = 300
 
-// testRuleRate has perftest make flow rules by verbs as fast as it can, each for a port of its own
+// testRuleRate lets perftest make flow rules by verbs as fast as it can, each for a port of its own
 // (Linux tells the device once of rules that are alike), and take them away again.
 func testRuleRate(t *testing.T, w *world) {
 	held, before := w.fn.Resources(), w.fn.Commands()["SET_FLOW_TABLE_ENTRY"].Done

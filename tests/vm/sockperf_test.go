@@ -16,8 +16,8 @@ import (
 var sockperfCounts = regexp.MustCompile(
 	`\[Valid Duration\].* SentMessages=(\d+); ReceivedMessages=(\d+)`)
 
-// testSockperf has sockperf send messages back and forth between outside and the netdev, by UDP and
-// by TCP: none is lost, comes twice or out of order.
+// testSockperf lets sockperf send messages back and forth between outside and the netdev, by UDP
+// and by TCP: none is lost, comes twice or out of order.
 func testSockperf(t *testing.T, w *world) {
 	argv, err := w.tools.Command("sockperf")
 	need.That(t, "packages", err)

@@ -57,7 +57,7 @@ func testStarts(t *testing.T, w *world) {
 	w.cleanLog(t)
 }
 
-// coreFile is where the guest's kernel leaves what a program had in memory when it failed.
+// coreFile names where the guest's kernel leaves what a program had in memory when it failed.
 const coreFile = "/tmp/core"
 
 // returns counts how many frames have to come back of a testpmd that forwards.
@@ -127,7 +127,7 @@ func within(limit time.Duration, ok func() bool) bool {
 	return true
 }
 
-// flood is a sender outside whose frames go to the guest all the time.
+// flood describes a sender outside whose frames go to the guest all the time.
 type flood struct{ sent, back atomic.Int64 }
 
 // sendsAllTheTime sends four frames each millisecond to an address until the test ends, and counts

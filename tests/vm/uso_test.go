@@ -61,7 +61,7 @@ func (w *watchedWire) Send(frames []frame.Frame) (int, error) {
 	return w.Wire.Send(frames)
 }
 
-// testNetdevUSO has the guest's kernel send datagrams of one call to the NIC, which cuts them up.
+// testNetdevUSO makes the guest's kernel send datagrams of one call to the NIC, which cuts them up.
 // mlx5e has GSO_PARTIAL for them: the kernel gives it those of one size in one LSO WQE, and a
 // shorter one behind them in a WQE of its own. In the header of the LSO WQE is the UDP length of
 // one datagram, which the model copies.
@@ -101,7 +101,7 @@ func (c segmented) String() string {
 	return fmt.Sprintf("%v to %v, %d bytes in datagrams of %d", c.from, c.to, c.total, c.size)
 }
 
-// segments has the guest make the call, and compares the datagrams that come to a socket outside,
+// segments lets the guest make the call, and compares the datagrams that come to a socket outside,
 // and the frames that the NIC sent, byte by byte.
 func (w *world) segments(t *testing.T, c segmented) {
 	t.Helper()

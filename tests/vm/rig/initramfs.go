@@ -40,11 +40,11 @@ func (c *Cache) Tools(ctx context.Context) (*Tools, error) {
 	return &Tools{root: root, programs: toolPrograms}, err
 }
 
-// userPackages are the packages of programs that were not written for the model, and of a debugger
-// for them.
+// userPackages names the packages of programs that were not written for the model, and of a
+// debugger for them.
 var userPackages = []string{"dpdk-dev", "iperf3", "tcpdump", "sockperf", "gdb-minimal"}
 
-// userPlugins are what testpmd opens by name, without the version of their interface.
+// userPlugins names what testpmd opens by name, without the version of their interface.
 var userPlugins = []string{"librte_net_mlx5.so", "librte_common_mlx5.so", "librte_bus_pci.so",
 	"librte_bus_auxiliary.so", "librte_mempool_ring.so"}
 
@@ -109,7 +109,7 @@ func (t *Tools) Version(pkg string) string {
 	return ""
 }
 
-// verbsTestsPackages are the packages of rdma-core's tests, of what those of DEVX build frames
+// verbsTestsPackages names the packages of rdma-core's tests, of what those of DEVX build frames
 // with, and of programs that they run.
 var verbsTestsPackages = []string{"python3-pyverbs", "python3-scapy", "busybox-static"}
 

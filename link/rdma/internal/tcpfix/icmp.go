@@ -62,17 +62,26 @@ func raisePathMTU(frame []byte, p *hdr.Packet) bool {
 		return false
 	}
 	h := frame[p.L4 : p.L4+headerLen]
+	mtu, least, tooBig := toldMTU(h, p)
+	if !tooBig || mtu >= least {
+		return false
+	}
+	if p.Proto == hdr.ProtoICMP {
+		least |= uint32(binary.BigEndian.Uint16(h[4:])) << 16
+	}
+	return setPathMTU(h, least)
+}
+
+// toldMTU returns the path's MTU by a message, p, that a packet was too big, and the least that
+// counts, in bytes of IP packets. h begins with its ICMP header. False: p is another message.
+func toldMTU(h []byte, p *hdr.Packet) (mtu, least uint32, tooBig bool) {
 	switch {
 	case p.Proto == hdr.ProtoICMP && h[0] == 3 && h[1] == 4: // fragmentation needed
-		if binary.BigEndian.Uint16(h[6:]) < leastMTU4 {
-			return setPathMTU(h, leastMTU4|uint32(binary.BigEndian.Uint16(h[4:]))<<16)
-		}
+		return uint32(binary.BigEndian.Uint16(h[6:])), leastMTU4, true
 	case p.Proto == hdr.ProtoICMPv6 && h[0] == 2:
-		if binary.BigEndian.Uint32(h[4:]) < leastMTU6 {
-			return setPathMTU(h, leastMTU6)
-		}
+		return binary.BigEndian.Uint32(h[4:]), leastMTU6, true
 	}
-	return false
+	return 0, 0, false
 }
 
 // quotesDatagram reports whether a message that quotes b is about a datagram. UDP sockets heed such

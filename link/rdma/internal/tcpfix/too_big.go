@@ -1,6 +1,7 @@
 package tcpfix
 
 import (
+	"cmp"
 	"encoding/binary"
 	"time"
 
@@ -36,7 +37,7 @@ type refusal struct {
 }
 
 const (
-	// initialFlight is netstack's first congestion window, in segments.
+	// initialFlight gives netstack's first congestion window, in segments.
 	initialFlight = 10
 	// refusedWait bounds how long a refused flight beyond that may take at a segment each round
 	// trip: a timeout takes that long with what follows.
@@ -50,11 +51,8 @@ func noteTooBig(r *resender, key random.HashKey, frame []byte, p *hdr.Packet) {
 	if !ok {
 		return
 	}
-	switch h := frame[p.L4:p.End]; {
-	case p.Proto == hdr.ProtoICMP && h[0] == 3 && h[1] == 4: // fragmentation needed
-		r.noteRefusal(&s, int(binary.BigEndian.Uint16(h[6:])))
-	case p.Proto == hdr.ProtoICMPv6 && h[0] == 2:
-		r.noteRefusal(&s, int(binary.BigEndian.Uint32(h[4:])))
+	if mtu, _, tooBig := toldMTU(frame[p.L4:p.End], p); tooBig {
+		r.noteRefusal(&s, int(mtu))
 	}
 }
 
@@ -88,10 +86,7 @@ func (r *resender) noteRefusal(s *hdr.Segment, mtu int) {
 	} else {
 		f.mss = 0 // until something is sent
 	}
-	rtt := f.rtt
-	if rtt == 0 {
-		rtt = r.path(hash)
-	}
+	rtt := cmp.Or(f.rtt, r.path(hash))
 	flight := int(end-seq) / size
 	f.refused.due = flight <= initialFlight || time.Duration(flight)*rtt <= refusedWait
 }
@@ -105,8 +100,7 @@ func quotedSize(s *hdr.Segment) int {
 	return hdr.IPv6Len + int(binary.BigEndian.Uint16(ip[4:]))
 }
 
-// sendsRefused reports whether what netstack sends again is its answer to a message that it was too
-// big.
+// sendsRefused reports whether netstack sends again what it was told of as too big.
 func (f *resendFlow) sendsRefused(now tcpip.MonotonicTime) bool {
 	return f.refused.due && !f.own && now.Sub(f.refused.at) < answerGap
 }
@@ -124,10 +118,7 @@ func (f *resendFlow) goBackTo(seq uint32) {
 // of Ethernet included.
 func (f *resendFlow) room(headers int) int {
 	if f.refused.mtu == 0 {
-		return maxRoom
+		return 1 << 16 // more than any packet carries
 	}
 	return max(f.refused.mtu-(headers-hdr.EthLen), 1)
 }
-
-// maxRoom is more than any packet carries.
-const maxRoom = 1 << 16

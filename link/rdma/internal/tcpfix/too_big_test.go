@@ -9,7 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// refuse has a router say that a segment with size bytes from seq on was too big for mtu.
+// refuse makes a router say that a segment with size bytes from seq on was too big for mtu.
 func (r *resending) refuse(seq uint32, size, mtu int) {
 	quoted := ours(seq+r.origin, size)
 	quoted.V6 = r.v6
