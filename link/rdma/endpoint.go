@@ -155,6 +155,7 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 	e.queues.Store(&current{backend: dev})
 	e.addCounters(dev.NumRx())
 	e.flows = tcpfix.New(netclock.New(opts.Clock, nil), e.random, e.resend, e.receiveKept)
+	e.flows.LimitPackets(e.limits.longest)
 	e.admission = newAdmission(e.flows.Key(), opts.Clock)
 	e.mtuCap.Store(math.MaxUint32)
 	e.mtu.Store(uint32(dev.MTU()))
@@ -217,6 +218,14 @@ func (e *Endpoint) FollowMTU() uint32 {
 type packetLimits struct {
 	v4, v6       atomic.Uint32
 	most4, most6 uint32 // besides the MTU; guarded by Endpoint.following
+}
+
+// longest returns the length of the longest packet of an IP version, in bytes.
+func (l *packetLimits) longest(version tcpip.NetworkProtocolNumber) int {
+	if version == header.IPv6ProtocolNumber {
+		return int(l.v6.Load())
+	}
+	return int(l.v4.Load())
 }
 
 // LimitSegments cuts TCP data into packets of at most so many bytes from now on, also of existing

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -47,12 +48,19 @@ func segment(n int) tcpFrame { return hdrtest.Segment(n) }
 // testWorker is a worker without a queue or a stack.
 func testWorker() *worker {
 	e := &Endpoint{rxLimit: DefaultRxLimit}
-	e.flows = tcpfix.New(tcpip.NewStdClock(), random.Source{}, e.resend,
+	e.flows = tcpfix.New(longSince{tcpip.NewStdClock()}, random.Source{}, e.resend,
 		e.receiveKept)
 	e.admission = newAdmission(e.flows.Key(), clock.Clock{})
 	e.SetLinkAddress(ourMAC)
 	return &worker{e: e, attachment: new(attachment), count: new(rxCounters),
 		merge: newMerger(batchFrames, e.flows, e.opts.Clock)}
+}
+
+// longSince gives the time of a clock that began an hour earlier.
+type longSince struct{ tcpip.Clock }
+
+func (c longSince) NowMonotonic() tcpip.MonotonicTime {
+	return c.Clock.NowMonotonic().Add(time.Hour)
 }
 
 // lone is the worker of receive queue 0, for a test to run.

@@ -155,6 +155,13 @@ func (r *run) grow(payload int, id uint16, flags byte) bool {
 // latest returns the run that began last. There is one after add.
 func (m *merger) latest() *run { return &m.runs[len(m.runs)-1] }
 
+// addApart adds frame i, a TCP segment that goes by itself: the stack is to have it as it is, and
+// no other of its flow overtakes it.
+func (m *merger) addApart(i int, l *hdr.Packet) {
+	m.flows[l.FlowHash(m.batch[i].Data)%flowSlots] = none
+	m.addSingle(i, l)
+}
+
 // addSingle adds frame i as a run of its own.
 func (m *merger) addSingle(i int, l *hdr.Packet) {
 	m.chain[i] = none

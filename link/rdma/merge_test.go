@@ -403,11 +403,15 @@ func BenchmarkBatch(b *testing.B) {
 
 // noteSent has the worker's endpoint know that it has sent the data up to end to the flow of
 // segment.
-func (w *worker) noteSent(v6 bool, end uint32) {
+func (w *worker) noteSent(v6 bool, end uint32) { w.noteSentAt(v6, end-100, nil) }
+
+// noteSentAt has it know that it has sent 100 bytes from seq on, with TCP options.
+func (w *worker) noteSentAt(v6 bool, seq uint32, options []byte) {
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
 		Payload: buffer.MakeWithData(tcpFrame{
 			Src: ourMAC, Dst: peerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000}, V6: v6,
-			Seq: end - 100, Flags: header.TCPFlagAck, TTL: 64, Payload: make([]byte, 100),
+			Seq: seq, Flags: header.TCPFlagAck, TTL: 64, Payload: make([]byte, 100),
+			Options: options,
 		}.Bytes()),
 	})
 	defer pkt.DecRef()
@@ -538,6 +542,32 @@ func TestSupersededACKs(t *testing.T) {
 					t.Errorf("%s: an empty packet", tc.name)
 				}
 				p.DecRef()
+			}
+		}
+	}
+}
+
+// TestAgedACKsAreNotSuperseded: ACKs whose echo tcpfix makes older after a timeout, each by what it
+// acknowledges, are all delivered. Without the timeout the last of them is.
+func TestAgedACKsAreNotSuperseded(t *testing.T) {
+	for _, tc := range []struct {
+		timeout bool
+		want    string
+	}{{false, "[[2]]"}, {true, "[[0] [1] [2]]"}} {
+		for _, v6 := range []bool{false, true} {
+			w := ackWorker(v6, 1000, 8000)
+			if tc.timeout {
+				w.noteSentAt(v6, 1000, hdrtest.Stamped(5000, 1))
+			}
+			var frames [][]byte
+			for ack := uint32(2000); ack <= 4000; ack += 1000 {
+				f := ackOf(v6, ack)
+				f.Options = hdrtest.Stamped(9, 5000)
+				frames = append(frames, f.Bytes())
+			}
+			w.classifyAndMerge(w.load(0, frames...))
+			if got := w.merge.shape(); got != tc.want {
+				t.Errorf("timeout %v, IPv6 %v: %s, want %s", tc.timeout, v6, got, tc.want)
 			}
 		}
 	}

@@ -50,6 +50,33 @@ func TestResendIsLetGo(t *testing.T) {
 	}
 }
 
+// TestResendFitsMTU: what the link sends again is no longer than its MTU allows by then.
+func TestResendFitsMTU(t *testing.T) {
+	_, dev := openDevice(t, 1, setup{})
+	e, err := New(dev, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	e.Attach(newSink())
+	pkt := segmentOf(1, 0)
+	defer pkt.DecRef()
+	for range 2 {
+		if err := e.writeOne(pkt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const mtu = 128 // less than the segment has
+	before := dev.Tx(0).Stats()
+	e.SetMTU(mtu)
+	e.flows.Repeat()
+	now := dev.Tx(0).Stats()
+	if size := now.Bytes - before.Bytes; now.Packets != before.Packets+1 ||
+		size > hdr.EthLen+mtu || size <= hdr.EthLen+hdr.IPv4Len+hdr.TCPLen {
+		t.Errorf("%d packets of %d bytes", now.Packets-before.Packets, size)
+	}
+}
+
 // TestResendOnTheWire: what the link sends again, once it is up, arrives. Netstack's own
 // retransmissions are lost.
 func TestResendOnTheWire(t *testing.T) {

@@ -77,6 +77,10 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			w.meetTimeWait(frames[i].Data, &l)
 			w.noteEnd(frames[i].Data, &l)
 		}
+		if changes&tcpfix.EchoAged != 0 {
+			w.merge.addApart(i, &l)
+			continue
+		}
 		w.merge.add(i, &l)
 		if changes&(tcpfix.HandshakeData|tcpfix.HandshakeStamp) != 0 {
 			w.putACKFirst(i, frames[i].Data, &l, changes)

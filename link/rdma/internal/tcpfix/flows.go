@@ -43,6 +43,12 @@ func New(clock tcpip.Clock, r random.Source, post Poster, deliver func(frame []b
 	return f
 }
 
+// LimitPackets cuts what is sent again from here into IP packets of at most so many bytes as
+// longest returns, now or later. It is called before anything is sent.
+func (f *Flows) LimitPackets(longest func(tcpip.NetworkProtocolNumber) int) {
+	f.resend.longest = longest
+}
+
 // Key returns that of the segments given to Sent.
 func (f *Flows) Key() random.HashKey { return f.key }
 

@@ -39,7 +39,8 @@ func (r *resending) echoed(ack, echo uint32) uint32 {
 }
 
 // TestEchoAged: echoes are older from when the link works again until what was sent before that is
-// acknowledged. The first is older than netstack's own copy of the segment.
+// acknowledged: older than what netstack sent before what is acknowledged, be it by one of several
+// acknowledgements. The first is older than netstack's own copy of the segment.
 func TestEchoAged(t *testing.T) {
 	r := newResending()
 	defer r.close()
@@ -66,13 +67,19 @@ func TestEchoAged(t *testing.T) {
 	if n := len(r.frames); n < 3 {
 		t.Fatalf("%d segments sent by the link", n)
 	}
-	check(1000, 6700, 6000-echoAge)
+	check(1000, 6700, 6000-maxEchoAge-echoAge)
 	netstack(1000, 6710)
-	check(2000, 6710, 6710-echoAge)
-	netstack(2000, 6720)
-	check(5000, 6720, 6720)
-	netstack(5000, 6730)
-	check(6000, 6730, 6730)
+	check(2000, 6710, 6710-maxEchoAge-echoAge)
+	r.wait(20 * time.Millisecond)
+	netstack(2000, 6730)
+	r.wait(5 * time.Millisecond)
+	netstack(3000, 6735)
+	check(3500, 6735, 6710-echoAge) // the first of the two is among it
+	check(4000, 6735, 6730-echoAge)
+	netstack(4000, 6740)
+	check(5000, 6740, 6740)
+	netstack(5000, 6750)
+	check(6000, 6750, 6750)
 }
 
 // TestTailStaysYoung: where netstack has sent something other than the first segment again, as its

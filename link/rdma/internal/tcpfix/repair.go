@@ -301,6 +301,7 @@ func (f *resendFlow) partAt(seq uint32) *resendPart {
 // sendHole makes a packet of the next frame to be sent again, or of one to be sent beside a probe;
 // nil: there is none.
 func (f *resendFlow) sendHole(now tcpip.MonotonicTime) *gstack.PacketBuffer {
+	f.fitPackets()
 	p := &f.repair
 	x := f.nextHole(now)
 	if x == nil && p.probe && len(f.parts) > 0 {

@@ -2,6 +2,7 @@ package tcpfix
 
 import (
 	"encoding/binary"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,8 @@ type resender struct {
 	deliver func(frame []byte)
 	path    func(hash uint64) time.Duration
 	sackOK  func(hash uint64) bool // SACK is permitted
+	// longest returns the length of the longest IP packet that the link sends, in bytes.
+	longest func(tcpip.NetworkProtocolNumber) int
 
 	ends   []atomic.Uint64 // by hash: 32 bits of it, and where the flow's data ends
 	number atomic.Int32    // of flows kept
@@ -85,6 +88,7 @@ func (r *resender) open(clock tcpip.Clock, post Poster) {
 	r.clock, r.post, r.ends = clock, post, make([]atomic.Uint64, resendEnds)
 	r.deliver, r.path = func([]byte) {}, func(uint64) time.Duration { return 0 }
 	r.sackOK = func(uint64) bool { return true }
+	r.longest = func(tcpip.NetworkProtocolNumber) int { return math.MaxUint16 }
 	for i := range r.shards {
 		r.shards[i].flows = make(map[hdr.Tuple]*resendFlow)
 	}
@@ -126,7 +130,7 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 		if !begins || !r.begin() || len(shard.flows) == maxResendFlows {
 			return false
 		}
-		if f = (&resendFlow{una: seq, end: end}); !repeated {
+		if f = (&resendFlow{una: seq, end: end, longest: r.longest}); !repeated {
 			f.told, f.rtt = true, max(r.path(hash), time.Millisecond)
 		}
 		shard.flows[*t] = f
@@ -141,6 +145,7 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 		f.timed.add(span{seq, seq + size})
 	}
 	f.repeated = f.repeated || repeated
+	before := f.dataAt
 	if repeated && r.sackOK(hash) && f.noteProbe(seq, seq+size, now) {
 		r.soon(0)
 	}
@@ -160,6 +165,9 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 		f.goBackTo(seq)
 	case timeout:
 		f.goBack()
+	}
+	if size > 0 && f.dataAt == now {
+		f.back.noteSent(seq, seq+size, f.dataStamp, now.Sub(before))
 	}
 	return false
 }
@@ -205,6 +213,7 @@ func (r *resender) received(s *hdr.Segment) (c Changes) {
 	}
 	now := r.clock.NowMonotonic()
 	f.ackAt = now
+	f.fitPackets()
 	if f.acknowledged(s, now) && f.repeated && f.finLeft() {
 		f.due = true
 		r.soon(finWait)
@@ -293,6 +302,8 @@ type resendFlow struct {
 	timed     timedResends
 	repair    repair
 	refused   refusal
+
+	longest func(tcpip.NetworkProtocolNumber) int // the resender's
 }
 
 // resendPart describes a packet with data, and a reference to it.
@@ -356,7 +367,8 @@ func (f *resendFlow) note(s *hdr.Segment, now tcpip.MonotonicTime) {
 // add takes a reference to a packet with data, unless there is one that has it.
 func (f *resendFlow) add(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.MonotonicTime) {
 	end, at := seq+size, len(f.parts)
-	f.moved, f.mss = now, max(f.mss, onWire(pkt, size))
+	f.fitPackets()
+	f.moved, f.mss = now, max(f.mss, f.onWire(pkt, size))
 	if !f.told && hdr.Before(seq, f.una) {
 		f.una = seq
 	}
@@ -676,7 +688,7 @@ func (f *resendFlow) segment(p *resendPart, skip int,
 		data.Size() > mss {
 		data = data.Capped(mss)
 	}
-	if most := f.room(p.pkt.HeaderSize()); data.Size() > most {
+	if most := f.room(p.pkt); data.Size() > most {
 		data = data.Capped(most)
 	}
 	payload := data.ToSlice()
@@ -714,11 +726,21 @@ func (f *resendFlow) segment(p *resendPart, skip int,
 // (section 6.2 step 2), and netstack goes on in slow start. The round trip is measured that much
 // too long, and TCP.SpuriousRecovery counts a recovery that was not (RFC 3522).
 //
+// netstack takes the time of a segment before it makes the packet with the timestamp. On a slow or
+// busy machine milliseconds may lie between, so that the timestamp of the segment before, which had
+// been sent by then, is the latest that is surely older.
+//
 // Upstream: docs/upstream/05-go-back.md. No longer needed when TestGoBackOfNetstack fails.
 
-// echoAge is by how many ms the echo is made older. netstack rounds the time of a segment and its
-// timestamp each by itself.
-const echoAge = 2
+const (
+	// echoAge is by how many ms the echo is made older than the segment before. netstack rounds the
+	// time of a segment and its timestamp each by itself.
+	echoAge = 2
+	// maxEchoAge bounds, in ms, how much older than a segment itself the one before it counts.
+	maxEchoAge = 50
+	// maxBounds bounds how many times of sending are told apart.
+	maxBounds = 256
+)
 
 // timeoutGap gives the least time between two timeouts of a segment: netstack's retransmission
 // timer doubles, from 120 ms by default.
@@ -729,10 +751,51 @@ const answerGap = 10 * time.Millisecond
 
 // goBack holds the state of that for one flow.
 type goBack struct {
-	on    bool
-	first uint32 // what netstack has sent again
-	end   uint32 // of what was sent before
-	stamp uint32 // of netstack's copy of the first segment; 0: that is acknowledged
+	on   bool
+	end  uint32      // of what was sent before
+	sent []sentAfter // by netstack, and not acknowledged
+}
+
+// sentAfter says that netstack sent the data from seq to end at stamp and later than bound, both in
+// units of its timestamps.
+type sentAfter struct{ seq, end, stamp, bound uint32 }
+
+// begin makes echoes older until what comes before end is acknowledged. netstack sends from first
+// on again, with the timestamp stamp.
+func (b *goBack) begin(first, end, stamp uint32) {
+	b.on, b.end = true, end
+	b.sent = append(b.sent[:0], sentAfter{first, first + 1, stamp, stamp - maxEchoAge})
+}
+
+// noteSent notes that netstack has sent data with a timestamp, so long after what it sent before.
+func (b *goBack) noteSent(seq, end, stamp uint32, since time.Duration) {
+	if !b.on || stamp == 0 {
+		return
+	}
+	if n := len(b.sent); n > 0 {
+		last := &b.sent[n-1]
+		if n == maxBounds || last.stamp == stamp && last.end == seq {
+			last.end = end // its bound is older
+			return
+		}
+	}
+	bound := stamp - uint32(min((since+time.Millisecond-1).Milliseconds(), maxEchoAge))
+	b.sent = append(b.sent, sentAfter{seq, end, stamp, bound})
+}
+
+// echoOf returns what an acknowledgement of what comes before ack is to echo in place of echo.
+func (b *goBack) echoOf(ack, echo uint32) uint32 {
+	left := b.sent[:0]
+	for _, x := range b.sent {
+		if hdr.Before(x.seq, ack) && hdr.Before(x.bound, echo) {
+			echo = x.bound
+		}
+		if hdr.Before(ack, x.end) {
+			left = append(left, x)
+		}
+	}
+	b.sent = left
+	return echo - echoAge
 }
 
 // linkUp notes that the link carries frames again.
@@ -756,7 +819,7 @@ func (f *resendFlow) timedOut(seq uint32, now tcpip.MonotonicTime) bool {
 func (f *resendFlow) goBack() {
 	if f.dataStamp != 0 && len(f.parts) > 0 && !hdr.Before(f.una, f.parts[0].seq) &&
 		hdr.Before(f.parts[0].end, f.end) {
-		f.back = goBack{true, f.una, f.end, f.dataStamp}
+		f.back.begin(f.una, f.end, f.dataStamp)
 	}
 }
 
@@ -767,21 +830,15 @@ func (b *goBack) age(s *hdr.Segment) bool {
 	}
 	_, ack := hdr.Numbers(s.TCP())
 	if !hdr.Before(ack, b.end) {
-		b.on = false
+		*b = goBack{}
 		return false
 	}
 	stamp := s.Options().Timestamp
 	if stamp == nil {
 		return false
 	}
-	echo := binary.BigEndian.Uint32(stamp[6:])
-	if b.stamp != 0 && hdr.Before(b.stamp, echo) {
-		echo = b.stamp // netstack's copy of the segment is older than the one that came
-	}
-	if hdr.Before(b.first, ack) {
-		b.stamp = 0
-	}
-	binary.BigEndian.PutUint32(stamp[6:], echo-echoAge)
+	echo := b.echoOf(ack, binary.BigEndian.Uint32(stamp[6:]))
+	binary.BigEndian.PutUint32(stamp[6:], echo)
 	return true
 }
 
@@ -803,9 +860,9 @@ func (b *goBack) age(s *hdr.Segment) bool {
 const tailFlight = 8
 
 // onWire returns how much of a packet with size bytes a frame carries.
-func onWire(pkt *gstack.PacketBuffer, size uint32) uint32 {
+func (f *resendFlow) onWire(pkt *gstack.PacketBuffer, size uint32) uint32 {
 	if gso := &pkt.GSOOptions; gso.Type != gstack.GSONone {
-		return min(size, uint32(gso.MSS))
+		return min(size, uint32(gso.MSS), uint32(f.room(pkt)))
 	}
 	return size
 }

@@ -2,12 +2,14 @@ package tcpfix
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -70,6 +72,7 @@ func packetOf(f hdrtest.TCPFrame) *gstack.PacketBuffer {
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n,
 		Payload: buffer.MakeWithData(f.Payload)})
 	copy(pkt.LinkHeader().Push(n), frame)
+	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(binary.BigEndian.Uint16(frame[12:]))
 	return pkt
 }
 

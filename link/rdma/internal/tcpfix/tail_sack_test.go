@@ -12,7 +12,7 @@ import (
 
 // blocks has the peer report data behind ack, and says whether netstack is told.
 func (r *resending) blocks(ack uint32, blocks ...uint32) (told bool) {
-	f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack, Flags: header.TCPFlagAck,
 		Options: hdrtest.Sacked(blocks...)}
 	frame := f.Bytes()
@@ -81,7 +81,7 @@ func TestFirstTimeout(t *testing.T) {
 		after time.Duration // an acknowledgement of nothing new
 		want  uint32
 	}{
-		{"timeout", 2 * answerGap, 6000 - echoAge},
+		{"timeout", 2 * answerGap, 6000 - maxEchoAge - echoAge},
 		{"answer", answerGap / 2, 6000},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
@@ -73,7 +74,7 @@ func (r *resender) noteRefusal(s *hdr.Segment, mtu int) {
 		if !r.begin() || len(shard.flows) == maxResendFlows {
 			return
 		}
-		f = &resendFlow{una: seq, end: end, moved: now}
+		f = &resendFlow{una: seq, end: end, moved: now, longest: r.longest}
 		shard.flows[*t] = f
 		r.number.Add(1)
 	}
@@ -82,7 +83,7 @@ func (r *resender) noteRefusal(s *hdr.Segment, mtu int) {
 	}
 	f.refused = refusal{mtu: mtu, at: now, end: end}
 	if len(f.parts) > 0 {
-		f.mss = min(f.mss, uint32(f.room(f.parts[0].pkt.HeaderSize())))
+		f.fitPackets()
 	} else {
 		f.mss = 0 // until something is sent
 	}
@@ -110,15 +111,22 @@ func (f *resendFlow) sendsRefused(now tcpip.MonotonicTime) bool {
 func (f *resendFlow) goBackTo(seq uint32) {
 	f.refused.due = false
 	if f.dataStamp != 0 {
-		f.back = goBack{true, seq, f.refused.end, f.dataStamp}
+		f.back.begin(seq, f.refused.end, f.dataStamp)
 	}
 }
 
-// room returns how much data a packet of the flow may carry behind so many bytes of headers, that
-// of Ethernet included.
-func (f *resendFlow) room(headers int) int {
-	if f.refused.mtu == 0 {
-		return 1 << 16 // more than any packet carries
+// room returns how much data a packet of the flow may carry behind headers as those of pkt.
+func (f *resendFlow) room(pkt *gstack.PacketBuffer) int {
+	most := f.longest(pkt.NetworkProtocolNumber)
+	if f.refused.mtu > 0 {
+		most = min(most, f.refused.mtu)
 	}
-	return max(f.refused.mtu-(headers-hdr.EthLen), 1)
+	return max(most-(pkt.HeaderSize()-hdr.EthLen), 1)
+}
+
+// fitPackets takes note that packets have less room than before, if so.
+func (f *resendFlow) fitPackets() {
+	if len(f.parts) > 0 {
+		f.mss = min(f.mss, uint32(f.room(f.parts[0].pkt)))
+	}
 }

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
@@ -125,5 +128,58 @@ func TestRefusedCut(t *testing.T) {
 			}
 		}
 		r.close()
+	}
+}
+
+// TestResendFitsLink: what is sent again from here is no longer than what the link takes by then,
+// be it the first data after a timeout or what SACK shows to be missing. All of it is sent.
+func TestResendFitsLink(t *testing.T) {
+	const size, mtu = 8000, 1280
+	for _, v6 := range []bool{false, true} {
+		for _, tc := range []struct {
+			name string
+			do   func(r *resending)
+			from uint32
+			end  uint32 // of what is sent again, at least
+		}{
+			{"after a timeout", func(r *resending) {
+				r.write(ours(0, size), 0)
+				r.wait(3 * time.Second)
+			}, 0, mtu / 2},
+			{"missing", func(r *resending) {
+				r.blocks(0, 2*size, 10*size)
+				r.wait(time.Second)
+			}, 0, 2 * size},
+		} {
+			r := newResending()
+			r.v6 = v6
+			most := 9000
+			r.longest = func(p tcpip.NetworkProtocolNumber) int {
+				if (p == header.IPv6ProtocolNumber) != v6 {
+					return 68
+				}
+				return most
+			}
+			r.path = func(uint64) time.Duration { return 40 * time.Millisecond }
+			r.write(ours(0, 10*size), size)
+			r.wait(40 * time.Millisecond)
+			most = mtu
+			tc.do(r)
+			next := tc.from
+			for _, f := range r.frames {
+				p := hdrtest.Parse(f)
+				if got := p.End - p.L3; got > mtu {
+					t.Errorf("%s, IPv6 %v: a packet of %d bytes", tc.name, v6, got)
+				}
+				if seq, _ := hdr.Numbers(f[p.L4:]); seq == next {
+					next += uint32(p.End - p.L4 - int(f[p.L4+12]>>4)*4)
+				}
+			}
+			if next < tc.end {
+				t.Errorf("%s, IPv6 %v: sent from %d to %d, want %d and more", tc.name, v6, tc.from,
+					next, tc.end)
+			}
+			r.close()
+		}
 	}
 }
