@@ -10,17 +10,21 @@ import (
 type Batch struct {
 	f      *Filter
 	c      *compiled
+	in     *program         // of c; nil: there is none
+	own    [2]*addressIndex // c.special
 	time   moment
 	packet Packet
-	// hits holds what is to be added to the counts of the first rules at the end, and touched which
-	// of them are not 0.
-	hits    [firstHits]uint64
-	touched uint64
+	// decided holds the numbers of the rules that have decided about packets of the batch, of which
+	// so many are not counted yet: to add to a count at once would have the next packet wait until
+	// it is known which.
+	decided [1 << 8]uint8
+	count   uint8
 	entry   pending
 	drops   uint64 // by rules that may drop ahead of the filter
 }
 
-// firstHits says how many counts of a list, that of the policy first, a batch adds to at its end.
+// firstHits says how many counts of a list, that of the policy first, a batch adds to at its end. A
+// batch of more than 255 packets adds to them before.
 const firstHits = 64
 
 // pending holds packets that are to be added to a count.
@@ -44,68 +48,154 @@ func (b *Batch) Begin(f *Filter) bool {
 		return false
 	}
 	b.f, b.c, b.time = f, f.current.Load(), moment{}
-	return b.c != nil && b.c.judges[Input]
+	if b.c == nil || !b.c.judges[Input] {
+		return false
+	}
+	b.in, b.own = b.c.chains[Input], b.c.special
+	return true
 }
 
 // End publishes the counts.
 func (b *Batch) End() {
-	for ; b.touched != 0; b.touched &= b.touched - 1 {
-		n := bits.TrailingZeros64(b.touched)
-		b.c.hits[Input][n].Add(b.hits[n])
-		b.hits[n] = 0
+	var hits [firstHits]uint64
+	touched := uint64(0) // which of them are not 0
+	for _, n := range b.decided[:b.count] {
+		hits[n&(firstHits-1)]++
+		touched |= 1 << (n & (firstHits - 1))
+	}
+	b.count = 0
+	for ; touched != 0; touched &= touched - 1 {
+		n := bits.TrailingZeros64(touched)
+		b.c.hits[Input][n].Add(hits[n])
 	}
 	b.entry.flush()
 }
 
 // countHit counts a packet that a rule has decided; 0: the policy.
 func (b *Batch) countHit(n uint32) {
-	if n < firstHits {
-		b.hits[n]++
-		b.touched |= 1 << n
+	if n < firstHits && b.count < uint8(len(b.decided)-1) {
+		b.decided[b.count] = uint8(n)
+		b.count++
 	} else {
 		b.c.hits[Input][n].Add(1)
 	}
 }
 
+// Looked says what Look has found of a packet.
+type Looked uint16
+
+const (
+	passed  Looked = 1<<16 - 1 - iota
+	further        // to be judged by receiveFurther
+	unusual        // to be judged by receiveAny
+	lastLooked
+)
+
+// Passes reports whether the packet passes, and is counted.
+func (l Looked) Passes() bool { return l == passed }
+
 // Receive says why a received packet, from its IP header on, is dropped; "": it is not.
+func (b *Batch) Receive(ip []byte) string {
+	if l := b.Look(ip); !l.Passes() {
+		return b.Decide(ip, l)
+	}
+	return ""
+}
+
+// Look does the part of Receive that is enough for most packets. The caller passes what it returns
+// to Decide, unless the packet passes.
 //
 // Whole TCP segments and datagrams without options or extension headers are decided by two looks:
-// at the source and at the destination port. What depends on more is left to other functions,
-// behind whose calls nothing happens: to save values would take as long as the looks.
-func (b *Batch) Receive(ip []byte) string {
-	c := b.c
-	in := c.chains[Input]
+// at the source and at the destination port. Look calls nothing and checks each index before it is
+// used, so that the compiler saves no registers.
+func (b *Batch) Look(ip []byte) Looked {
+	in := b.in
 	if len(ip) < usualLen4 || in == nil {
-		return b.receiveAny(ip)
+		return unusual
 	}
 	var s *sources
 	var entries *addressIndex
 	var key uint64
 	var proto, high, low uint8
 	switch h := (*[usualLen4]byte)(ip); {
-	case h[0] == 4<<4|ipv4Len/4 && binary.BigEndian.Uint16(h[6:])&(offsetBits|moreBit) == 0:
-		s, entries, key = &in.v4, c.special[0], uint64(binary.BigEndian.Uint32(h[12:]))
+	case h[0] == 4<<4|ipv4Len/4 && h[6]&((offsetBits|moreBit)>>8) == 0 && h[7] == 0:
+		s, entries, key = &in.v4, b.own[0], uint64(binary.BigEndian.Uint32(h[12:]))
 		proto, high, low = h[9], h[ipv4Len+2], h[ipv4Len+3]
 	case h[0]>>4 == 6 && len(ip) >= usualLen6:
 		h := (*[usualLen6]byte)(ip)
-		s, entries, key = &in.v6, c.special[1], bigEndian64(h[8:])
+		s, entries, key = &in.v6, b.own[1], bigEndian64(h[8:])
 		proto, high, low = h[6], h[ipv6Len+2], h[ipv6Len+3]
 	default:
-		return b.receiveAny(ip)
+		return unusual
 	}
-	if !isUsual(proto) {
-		return b.receiveAny(ip)
+	k := usualKind(proto)
+	if !k.isOf(proto) {
+		return unusual
 	}
 	class := s.by.high.look(key)
 	if class >= within || entries != nil && entries.high.look(key) != 0 {
+		return further
+	}
+	o := s.outcomeOf(uint32(class), k, high, low)
+	n := b.count
+	if o >= firstHits || n == uint8(len(b.decided)-1) {
+		return Looked(o)
+	}
+	b.decided[n], b.count = uint8(o), n+1
+	return passed
+}
+
+// Decide says why a packet that Look does not let pass is dropped; "": it is not, and is counted.
+func (b *Batch) Decide(ip []byte, l Looked) string {
+	o := outcome(l)
+	if o < dropped || o >= asked {
+		return b.decideFurther(ip, l)
+	}
+	n := uint32(o &^ dropped)
+	b.countHit(n)
+	return b.drop(ip, n)
+}
+
+// decideFurther does what Decide does where Look has found no rule that drops.
+func (b *Batch) decideFurther(ip []byte, l Looked) string {
+	switch l {
+	case further:
 		return b.receiveFurther(ip)
+	case unusual:
+		return b.receiveAny(ip)
 	}
-	o := in.byPort.find(s.tables[uint32(class)+uint32(usualKind(proto))], high, low)
-	if o >= dropped {
-		return b.dropUsual(ip, o)
+	n := uint32(l)
+	if o := outcome(l); o >= asked {
+		d := &b.in.byPort.all[o&^asked]
+		flags := uint8(0)
+		if proto, h := usualTransport(ip); proto == protoTCP {
+			flags = h[13]
+		}
+		if d.asks.has(flags) {
+			return b.receiveAny(ip)
+		}
+		n = uint32(d.number)
+		if d.verdict == Drop {
+			b.countHit(n)
+			return b.drop(ip, n)
+		}
 	}
-	b.countHit(uint32(o))
+	b.countHit(n)
 	return ""
+}
+
+// drop says why a whole packet is dropped that a rule is against, from 1, or the policy, 0; "": it
+// is not, as what this host has begun lets it pass.
+func (b *Batch) drop(ip []byte, n uint32) string {
+	if b.letsUsual(ip, n == 0) {
+		return ""
+	}
+	if n > 0 && b.c.spans[n-1] != nil && b.sampleDrop() {
+		b.packet.Read(ip)
+		b.c.tallySource(int32(n), &b.packet, sampledDrops)
+		b.f.offload.wakeUp()
+	}
+	return b.in.why[n]
 }
 
 // Lengths of headers that are read at once: without options, with the flags of TCP.
@@ -115,11 +205,12 @@ const (
 	usualLen6 = ipv6Len + usualLen
 )
 
-// isUsual reports TCP and UDP, by a branch that both take.
-func isUsual(proto uint8) bool { return (proto == protoTCP) != (proto == protoUDP) }
+// usualKind returns the kind of TCP or UDP without a branch, and of others what isOf tells.
+func usualKind(proto uint8) kind { return kind(proto >> 4) }
 
-// usualKind returns the kind of TCP or UDP without a branch.
-func usualKind(proto uint8) kind { return kind(proto >> 4 & 1) }
+// isOf reports whether a protocol of which usualKind returned k is TCP or UDP, by a branch that
+// both take.
+func (k kind) isOf(proto uint8) bool { return proto == protoTCP+uint8(k)*(protoUDP-protoTCP) }
 
 // usualTransport returns the protocol and the header behind that of IP of a packet that Receive has
 // found to be whole.
@@ -132,14 +223,12 @@ func usualTransport(ip []byte) (proto uint8, header *[usualLen]byte) {
 
 // receiveFurther does what Receive does where one look at the source is not enough.
 func (b *Batch) receiveFurther(ip []byte) string {
-	c := b.c
-	in := c.chains[Input]
-	s, entries := &in.v4, c.special[0]
+	s, entries := &b.in.v4, b.own[0]
 	var src address
 	if ip[0]>>4 == 4 {
 		src.hi = uint64(binary.BigEndian.Uint32(ip[12:]))
 	} else {
-		s, entries = &in.v6, c.special[1]
+		s, entries = &b.in.v6, b.own[1]
 		src = address{bigEndian64(ip[8:]), bigEndian64(ip[16:])}
 	}
 	if entries != nil {
@@ -151,42 +240,8 @@ func (b *Batch) receiveFurther(ip []byte) string {
 		}
 	}
 	proto, h := usualTransport(ip)
-	o := in.byPort.find(s.tables[s.by.find(src)+uint32(usualKind(proto))], h[2], h[3])
-	if o >= dropped {
-		return b.dropUsual(ip, o)
-	}
-	b.countHit(uint32(o))
-	return ""
-}
-
-// dropUsual says why a whole packet is dropped whose outcome is not that it is accepted; "": it is
-// not, as more rules or what this host has begun let it pass.
-func (b *Batch) dropUsual(ip []byte, o outcome) string {
-	n := int32(o &^ dropped)
-	if o >= asked {
-		d := &b.c.chains[Input].byPort.all[o&^asked]
-		flags := uint8(0)
-		if proto, h := usualTransport(ip); proto == protoTCP {
-			flags = h[13]
-		}
-		if d.asks.has(flags) {
-			return b.receiveAny(ip)
-		}
-		if n = d.number; d.verdict == Accept {
-			b.countHit(uint32(n))
-			return ""
-		}
-	}
-	b.countHit(uint32(n))
-	if b.letsUsual(ip, n == 0) {
-		return ""
-	}
-	if n > 0 && b.c.spans[n-1] != nil && b.sampleDrop() {
-		b.packet.Read(ip)
-		b.c.tallySource(n, &b.packet, sampledDrops)
-		b.f.offload.wakeUp()
-	}
-	return b.c.chains[Input].why[n]
+	o := s.outcomeOf(s.by.find(src), usualKind(proto), h[2], h[3])
+	return b.Decide(ip, Looked(o))
 }
 
 // passesEntry counts a packet of an entry, and reports whether it is let in whatever the list says.
@@ -218,7 +273,7 @@ func (b *Batch) receiveAny(ip []byte) string {
 		}
 		return b.dropByEntry(n)
 	}
-	in := c.chains[Input]
+	in := b.in
 	if in == nil {
 		return ""
 	}

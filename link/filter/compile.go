@@ -95,8 +95,11 @@ func (c *check) mayMatch(family uint8, k kind) (may, always bool) {
 type sources struct {
 	by      addressIndex // values are numbers of classes, of the first kind
 	classes []class
-	tables  []uint32 // by class, of TCP and UDP: its table in program.byPort
-	checks  []uint32 // of all classes, one after the other: numbers in program.rules
+	// rows has the pages of each class for TCP, and those for UDP behind them; the pages are those
+	// of program.byPort. Of classes that it lacks the rules are asked one by one.
+	rows   []uint16
+	pages  []portPage
+	checks []uint32 // of all classes, one after the other: numbers in program.rules
 }
 
 // class holds the addresses and the kind of packet at which the same rules may match.
@@ -137,6 +140,7 @@ func compile(d Direction, c *chainText) (*program, error) {
 			return nil, fmt.Errorf("chain %s: %w", d, err)
 		}
 	}
+	p.v4.pages, p.v6.pages = p.byPort.pages, p.byPort.pages
 	return p, nil
 }
 
@@ -268,6 +272,25 @@ func (s *sources) compile(family uint8, rules []rule, byPort *decisionMaker) err
 	return nil
 }
 
+// rowOf returns where in sources.rows that of a class is, TCP's or UDP's. class is the first of a
+// source's, of which there are kinds.
+func rowOf(class uint32, k kind) int {
+	return int(class)*(2*pagesOfRow/int(kinds)) + int(k)*pagesOfRow
+}
+
+// outcomeOf returns the outcome for a source of a class and a port, given as two bytes.
+func (s *sources) outcomeOf(class uint32, k kind, high, low uint8) outcome {
+	i := uint(rowOf(class, k)) + uint(high)
+	if i >= uint(len(s.rows)) {
+		return asked
+	}
+	page := uint(s.rows[i])
+	if page >= uint(len(s.pages)) {
+		return asked
+	}
+	return s.pages[page][low]
+}
+
 // apply adds the edge's rule to those that are active, or removes it.
 func (e edge) apply(active []uint32) []uint32 {
 	i, found := slices.BinarySearch(active, e.rule)
@@ -310,11 +333,9 @@ func (s *sources) classesOf(family uint8, active []uint32, byPort *decisionMaker
 		}
 		s.classes = append(s.classes, class{uint32(len(s.checks)), uint32(len(rules))})
 		s.checks = append(s.checks, rules...)
-		table := uint32(0)
-		if k == int(kindTCP) || k == int(kindUDP) {
-			table = byPort.tableOf(kind(k), rules)
+		if at := len(s.rows); kind(k) <= kindUDP && at == rowOf(n, kind(k)) && at < maxRows {
+			s.rows = append(s.rows, byPort.rowOf(kind(k), rules)...)
 		}
-		s.tables = append(s.tables, table)
 	}
 	known[string(key)] = n
 	return n, nil

@@ -96,7 +96,9 @@ func benchmarkBatches(b *testing.B, name string, f *Filter, packets [][]byte) {
 		for i := 0; i < b.N; {
 			batch.Begin(f)
 			for end := min(b.N, i+64); i < end; i++ {
-				batch.Receive(packets[i&4095])
+				if l := batch.Look(packets[i&4095]); !l.Passes() {
+					batch.Decide(packets[i&4095], l)
+				}
 			}
 			batch.End()
 		}

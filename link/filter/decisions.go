@@ -6,12 +6,11 @@ import (
 )
 
 // decisions tells by its destination port what becomes of a TCP segment or a datagram, for each
-// list of rules that sources reach: a table of 256 pages of 256 ports, most of which many tables
-// share. It does not change once made.
+// list of rules that sources reach: a row of 256 pages of 256 ports, most of which many rows share;
+// see sources.rows. It does not change once made.
 type decisions struct {
-	tables []uint16 // pagesOfTable pages each
-	pages  []portPage
-	all    []decision // the first: the rules are asked one by one
+	pages []portPage
+	all   []decision // the first: the rules are asked one by one
 }
 
 // portPage holds the outcomes of 256 ports in a row.
@@ -37,11 +36,12 @@ type decision struct {
 }
 
 const (
-	pagesOfTable = 1 << 8
-	// maxPages and maxTables bound the memory of decisions, 4 MiB and 2 MiB, and maxPortLooks the
-	// time to make them, less than a second. Rules are asked one by one where it is not enough.
+	pagesOfRow = 1 << 8
+	// maxPages and maxRows bound the memory of decisions, 4 MiB, and 2 MiB for each family, and
+	// maxPortLooks the time to make them, less than a second. Rules are asked one by one where it
+	// is not enough.
 	maxPages     = 1 << 13
-	maxTables    = 1 << 12
+	maxRows      = 1 << 12 * pagesOfRow
 	maxPortLooks = 1 << 26
 )
 
@@ -53,14 +53,15 @@ type decisionMaker struct {
 	flags  []byteSet // of each check: flags of segments that it may match
 	policy Verdict
 	looks  int
-	known  map[string]uint32 // tables by kind and rules
+	known  map[string][]uint16 // rows by kind and rules
+	asking []uint16            // the row that asks for each port
 	ids    map[decision]outcome
 	whole  map[outcome]uint16  // pages with one outcome
 	others map[portPage]uint16 // pages with several
 }
 
 func newDecisionMaker(into *decisions, checks []check, policy Verdict) *decisionMaker {
-	m := &decisionMaker{made: into, checks: checks, policy: policy, known: map[string]uint32{},
+	m := &decisionMaker{made: into, checks: checks, policy: policy, known: map[string][]uint16{},
 		ids: map[decision]outcome{}, whole: map[outcome]uint16{}, others: map[portPage]uint16{}}
 	unknown := decision{asks: byteSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}}
 	into.all = []decision{unknown}
@@ -68,7 +69,7 @@ func newDecisionMaker(into *decisions, checks []check, policy Verdict) *decision
 	for i := range into.pages[0] {
 		into.pages[0][i] = asked
 	}
-	into.tables = make([]uint16, pagesOfTable)
+	m.asking = make([]uint16, pagesOfRow)
 	for i := range checks {
 		m.edges = append(m.edges, checks[i].portEdges())
 		m.flags = append(m.flags, checks[i].flagsMatched())
@@ -94,24 +95,23 @@ func (c *check) flagsMatched() (all byteSet) {
 	return all
 }
 
-// tableOf returns the table for packets of a kind, TCP or UDP, which reach so many rules, as the
-// place of its pages in tables.
-func (m *decisionMaker) tableOf(k kind, reached []uint32) uint32 {
+// rowOf returns the row for packets of a kind, TCP or UDP, which reach so many rules: the numbers
+// of its pages.
+func (m *decisionMaker) rowOf(k kind, reached []uint32) []uint16 {
 	key := []byte{byte(k)}
 	for _, r := range reached {
 		key = binary.LittleEndian.AppendUint32(key, r)
 	}
-	at, known := m.known[string(key)]
+	row, known := m.known[string(key)]
 	if !known {
-		at = m.makeTable(reached)
-		m.known[string(key)] = at
+		row = m.makeRow(reached)
+		m.known[string(key)] = row
 	}
-	return at
+	return row
 }
 
-// makeTable makes a table; 0: there is no room for it.
-func (m *decisionMaker) makeTable(reached []uint32) uint32 {
-	at := len(m.made.tables)
+// makeRow makes a row.
+func (m *decisionMaker) makeRow(reached []uint32) (row []uint16) {
 	edges := []int{0, 1 << 16}
 	for _, r := range reached {
 		edges = append(edges, m.edges[r]...)
@@ -119,8 +119,8 @@ func (m *decisionMaker) makeTable(reached []uint32) uint32 {
 	slices.Sort(edges)
 	edges = slices.Compact(edges)
 	looks := len(edges) * len(reached)
-	if m.looks+looks > maxPortLooks || at == maxTables*pagesOfTable {
-		return 0
+	if m.looks+looks > maxPortLooks {
+		return m.asking
 	}
 	m.looks += looks
 	var page portPage
@@ -128,17 +128,17 @@ func (m *decisionMaker) makeTable(reached []uint32) uint32 {
 		o := m.outcomeOf(m.decideFor(reached, uint16(from)))
 		for to := edges[i+1]; from < to; {
 			if from&0xff == 0 && to-from >= len(page) {
-				m.made.tables = append(m.made.tables, m.wholePage(o))
+				row = append(row, m.wholePage(o))
 				from += len(page)
 				continue
 			}
 			page[from&0xff] = o
 			if from++; from&0xff == 0 {
-				m.made.tables = append(m.made.tables, m.otherPage(&page))
+				row = append(row, m.otherPage(&page))
 			}
 		}
 	}
-	return uint32(at)
+	return row
 }
 
 // decideFor returns what becomes of packets to a port.
@@ -182,7 +182,7 @@ func (m *decisionMaker) outcomeOf(d decision) outcome {
 	o, known := m.ids[d]
 	if !known {
 		o = asked // there is no room for more
-		if len(m.made.all) < int(asked) {
+		if len(m.made.all) < int(lastLooked-Looked(asked)) {
 			o |= outcome(len(m.made.all))
 			m.made.all = append(m.made.all, d)
 		}
@@ -221,9 +221,4 @@ func (m *decisionMaker) addPage(page *portPage) uint16 {
 	}
 	m.made.pages = append(m.made.pages, *page)
 	return uint16(len(m.made.pages) - 1)
-}
-
-// find returns the outcome for a port, given as two bytes, by the table at a place.
-func (d *decisions) find(table uint32, high, low uint8) outcome {
-	return d.pages[d.tables[table+uint32(high)]][low]
 }

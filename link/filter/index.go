@@ -6,10 +6,10 @@ import (
 )
 
 // index finds the value of the interval that a number lies in: the one that begins last at or
-// before it. The numbers between two beginnings are cut into cells of equal size, about twice as
-// many as there are beginnings, and a cell with more than a few beginnings is cut again. So a
-// search takes one or two steps for beginnings that are spread at random, whatever their number,
-// and a few more where they lie in heaps. It does not change once made.
+// before it. The numbers between two beginnings are cut into cells of equal size, about eight times
+// as many as there are beginnings, and a cell with more than a few beginnings is cut again. So a
+// search takes one step for most beginnings that are spread at random, whatever their number, and a
+// few more where they lie in heaps. It does not change once made.
 type index struct {
 	root   node
 	starts []start // ascending; the first is at 0
@@ -60,7 +60,7 @@ func newIndex(starts []start, least int) index {
 // cutNode makes a node for the starts from a to b.
 func (x *index) cutNode(a, b, least int) node {
 	first, last := x.starts[a].at, x.starts[b-1].at
-	width := min(max(bits.Len(uint(b-a))+1, least), bits.Len(uint(maxCells))-1)
+	width := min(max(bits.Len(uint(b-a))+3, least), bits.Len(uint(maxCells))-1)
 	n := node{shift: uint8(max(0, bits.Len64(last-first)-width)), below: x.starts[a-1].value,
 		above: x.starts[b-1].value}
 	n.base = first >> n.shift

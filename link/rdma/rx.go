@@ -114,7 +114,11 @@ func (w *worker) passesFilter(frame []byte, l *hdr.Packet) bool {
 	if l.EtherType != hdr.TypeIPv4 && l.EtherType != hdr.TypeIPv6 {
 		return true
 	}
-	why := w.filter.Receive(frame[l.L3:])
+	look := w.filter.Look(frame[l.L3:])
+	if look.Passes() {
+		return true
+	}
+	why := w.filter.Decide(frame[l.L3:], look)
 	if why == "" {
 		return true
 	}
