@@ -110,6 +110,7 @@ type world struct {
 	vm      *rig.VM
 	nic     *simnic.NIC
 	fn      *pcie.Function
+	rules   ruleWatch // told by fn
 	outside *lab.Net
 	wire    *watchedWire
 	client  *probe.Client
@@ -181,6 +182,7 @@ func (w *world) addNIC(nic simnic.Config, look pcie.Config) {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { w.nic.Close() })
+	look.Rules = w.rules.change
 	w.fn = pcie.New(w.nic, look)
 	if w.outside, err = lab.New("outside"); err != nil {
 		w.Fatal(err)

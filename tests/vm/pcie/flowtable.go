@@ -100,6 +100,16 @@ type flowEntry struct {
 	counts   []*simnic.FlowCount
 }
 
+// RuleAt names the entry of a flow table that holds a rule.
+type RuleAt struct{ Table, Index uint32 }
+
+// reportRule tells the user of the function of a rule that was set, or deleted if m is nil.
+func (f *Function) reportRule(table, index uint32, m *simnic.Match) {
+	if f.cfg.Rules != nil {
+		f.cfg.Rules(RuleAt{table, index}, m)
+	}
+}
+
 func (f *Function) createFlowTable(in, out []byte) error {
 	kind := tableKind(ftType.get(in))
 	if kind != tableNICReceive && kind != tableSniffRx && kind != tableSniffTx {
@@ -285,6 +295,8 @@ func (f *Function) setFlowEntry(in, _ []byte) error {
 	t.entries = append(without(t.entries, e.index), e)
 	sort.Slice(t.entries, func(i, j int) bool { return t.entries[i].index < t.entries[j].index })
 	f.publish()
+	match := e.match
+	f.reportRule(t.id, e.index, &match)
 	return nil
 }
 
@@ -367,6 +379,7 @@ func (f *Function) deleteFlowEntry(in, _ []byte) error {
 	}
 	t.entries = rest
 	f.publish()
+	f.reportRule(t.id, fteIndex.u32(in), nil)
 	return nil
 }
 

@@ -20,6 +20,10 @@ type Config struct {
 	// Pacing offers the rates of send queues that the NIC has (simnic.Caps.Pacing). Recordings of
 	// kernels are of functions without.
 	Pacing bool
+	// Rules, unless nil, is told of each flow rule that the driver sets, with what it matches, and
+	// of each that it deletes, with nil; not of those that are left when the driver leaves. The
+	// goroutine in Serve calls it, so it must not block.
+	Rules func(at RuleAt, m *simnic.Match)
 }
 
 // Function is a software ConnectX as a PCI function of a virtual machine. It serves one virtual
