@@ -105,7 +105,9 @@ func (m *dpdkMode) run(t *testing.T, w *world) {
 	job := w.start(t, append(argv, strings.Fields(m.args)...)...)
 	eventually(t, func() string { return "testpmd forwarding: " + w.output(t, job) },
 		func() bool { return strings.Contains(w.output(t, job), "Rx-pps") })
-	if made := w.fn.Commands()["CREATE_UMEM"].Done - memories; (made == 0) != m.verbs {
+	// DPDK 25.11 registers memory for all send queues at once, however it makes them
+	// (mlx5_dev_allocate_consec_tx_mem in drivers/net/mlx5/mlx5_trigger.c).
+	if made := w.fn.Commands()["CREATE_UMEM"].Done - memories; (made <= 1) != m.verbs {
 		t.Errorf("%d UMEMs for queues; by verbs: %v", made, m.verbs)
 	}
 	if err := w.swapped(w.netdevMAC(t), m.size); err != nil {
