@@ -291,28 +291,49 @@ type sinkFinder struct {
 	find func(queue int, v6 bool, port uint16) DatagramSink
 }
 
-// sinkFor returns the sink of a datagram's port, or nil.
+// foundSink holds what a worker last asked of SetDatagramSinks in the batch at hand. A socket that
+// is opened meanwhile gets what netstack gives it, and one that is closed takes no more.
+type foundSink struct {
+	port    uint32       // Ethernet type and port; 0: nothing was asked
+	sink    DatagramSink // nil: the port has none
+	stamped bool         // it has use for the time
+	noted   bool         // it has taken a datagram since it was found, and will be flushed
+}
+
+// sinkFor returns the sink of a datagram's port, which is then in w.found, or nil.
 func (w *worker) sinkFor(r *run, sinks *sinkFinder) DatagramSink {
 	if sinks == nil || r.Proto != hdr.ProtoUDP || r.L4 == 0 || r.End-r.L4 < hdr.UDPLen ||
 		w.attachment.stopped() {
 		return nil
 	}
-	if n := w.attachment.networks.Load(); n == nil || n.fastPath == nil {
-		return nil
-	}
 	port := binary.BigEndian.Uint16(w.frames[r.first].Data[r.L4+2:])
-	return sinks.find(w.number, r.EtherType == hdr.TypeIPv6, port)
+	if of := uint32(r.EtherType)<<16 | uint32(port); of != w.found.port {
+		w.findSink(of, sinks)
+	}
+	return w.found.sink
 }
 
-// deliverToSink offers a run to a sink, if it may take the fast path, and reports whether the sink
-// took it.
+// findSink looks a port up.
+func (w *worker) findSink(of uint32, sinks *sinkFinder) {
+	w.found = foundSink{port: of}
+	if n := w.attachment.networks.Load(); n == nil || n.fastPath == nil {
+		return
+	}
+	sink := sinks.find(w.number, of>>16 == hdr.TypeIPv6, uint16(of))
+	if sink != nil {
+		w.found.sink, w.found.stamped = sink, sink.Stamped()
+	}
+}
+
+// deliverToSink offers a run to a sink, that of w.found, if it may take the fast path, and reports
+// whether the sink took it.
 func (w *worker) deliverToSink(r *run, sink DatagramSink) bool {
 	frame := w.frames[r.first].Data
 	if !r.fastPath {
 		return false
 	}
 	var at time.Time
-	if sink.Stamped() {
+	if w.found.stamped {
 		at = w.stampOf(&w.frames[r.first])
 	}
 	packets, rest := uint64(1), 0
@@ -325,8 +346,9 @@ func (w *worker) deliverToSink(r *run, sink DatagramSink) bool {
 	} else if !sink.Deliver(frame[r.L3:r.L4], frame[r.L4:r.End], at) {
 		return false
 	}
-	if last := len(w.sinks) - 1; last < 0 || w.sinks[last] != sink {
+	if !w.found.noted {
 		w.sinks = append(w.sinks, sink)
+		w.found.noted = true
 	}
 	c := &w.fast4
 	if r.EtherType == hdr.TypeIPv6 {

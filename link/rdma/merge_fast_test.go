@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
+	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
 // classifySlow is classifyAndMerge without next.
@@ -160,5 +161,103 @@ func TestNextAgreesOnFlows(t *testing.T) {
 			frames = append(frames, p)
 		}
 		agree(t, frames)
+	}
+}
+
+// plainDatagram returns a frame with four bytes in a UDP datagram to us, or with padding if short.
+func plainDatagram(v6, short bool) []byte {
+	f := hdrtest.TCPFrame{Dst: ourMAC, Src: peerMAC, V6: v6}
+	b := f.Bytes()[:hdr.EthLen]
+	udp := []byte{0x10, 0, 0, 53, 0, 12, 0, 2, 'd', 'a', 't', 'a'}
+	if short {
+		udp[5], udp = hdr.UDPLen, udp[:hdr.UDPLen]
+	}
+	if v6 {
+		ip := [hdr.IPv6Len]byte{0x60, 5: byte(len(udp)), 6: hdr.ProtoUDP, 7: 64, 8: 0x20, 24: 0x20}
+		b = append(b, ip[:]...)
+	} else {
+		ip := []byte{0x45, 3: byte(hdr.IPv4Len + len(udp)), 8: 64, 9: hdr.ProtoUDP,
+			12: 192, 0, 2, 2, 192, 0, 2, 1}
+		b = append(b, ip...)
+	}
+	return append(append(b, udp...), make([]byte, 4)...)
+}
+
+// TestDatagramsAgree changes one bit of the headers of a datagram, and of the NIC's metadata for
+// it, cuts it, and has it come from ourselves: the short way sorts it as the long one.
+func TestDatagramsAgree(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, short := range []bool{false, true} {
+			some := func(change func(p *dv.Packet)) []dv.Packet {
+				frames := threeFrames(v6, nil)
+				for range 3 {
+					frames = append(frames,
+						dv.Packet{Data: plainDatagram(v6, short), Flags: vouched})
+				}
+				change(&frames[4])
+				return frames
+			}
+			for bit := range 8 * len(plainDatagram(v6, short)) {
+				agree(t, some(func(p *dv.Packet) { p.Data[bit/8] ^= 1 << (bit % 8) }))
+			}
+			for bit := range 16 {
+				agree(t, some(func(p *dv.Packet) { p.Flags ^= 1 << bit }))
+				agree(t, some(func(p *dv.Packet) { p.Flags, p.VLAN = p.Flags^1<<bit, 7 }))
+			}
+			for size := hdr.EthLen; size < len(plainDatagram(v6, short)); size++ {
+				agree(t, some(func(p *dv.Packet) { p.Data = p.Data[:size] }))
+			}
+			agree(t, some(func(p *dv.Packet) { copy(p.Data[6:], ourMAC) }))
+			agree(t, some(func(p *dv.Packet) {
+				copy(p.Data[hdr.EthLen-2:], []byte{0x81, 0, 0, 0})
+			}))
+		}
+	}
+}
+
+// TestAcceptDatagram: the short way of datagrams is taken where possible, and only there.
+func TestAcceptDatagram(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for name, c := range map[string]struct {
+			change func(p *dv.Packet)
+			want   bool
+		}{
+			"plain":             {func(*dv.Packet) {}, true},
+			"not vouched for":   {func(p *dv.Packet) { p.Flags = dv.RxL3OK }, false},
+			"in a VLAN":         {func(p *dv.Packet) { p.Flags |= dv.RxVLAN }, false},
+			"to others":         {func(p *dv.Packet) { p.Data[5]++ }, false},
+			"our own":           {func(p *dv.Packet) { copy(p.Data[6:], ourMAC) }, false},
+			"of another length": {func(p *dv.Packet) { p.Data[len(p.Data)-11]-- }, false},
+		} {
+			w := testWorker()
+			w.frames[0] = dv.Packet{Data: plainDatagram(v6, false), Flags: vouched}
+			c.change(&w.frames[0])
+			w.merge.begin(w.frames[:1])
+			got := w.acceptDatagram(0, w.e.mac.Load())
+			if got != c.want || (len(w.merge.runs) == 1) != got {
+				t.Errorf("%s (IPv6 %v): %v, %d runs", name, v6, got, len(w.merge.runs))
+			}
+		}
+	}
+}
+
+// TestAcceptDatagramGivesWay: where a filter or another process is asked about each frame, or
+// frames are to have a tag, datagrams do not take the short way.
+func TestAcceptDatagramGivesWay(t *testing.T) {
+	for name, change := range map[string]func(w *worker){
+		"filter": func(w *worker) {
+			w.e.opts.Filter = newFilter(t, "chain input { policy drop; }")
+		},
+		"steering": func(w *worker) { w.e.Steer(&Steering{Share: ShareWatch}) },
+		"VLAN":     func(w *worker) { w.vlan = 100 },
+	} {
+		for _, v6 := range []bool{false, true} {
+			w := testWorker()
+			change(w)
+			w.classifyAndMerge(w.load(vouched, plainDatagram(v6, false)))
+			if len(w.merge.runs) != 0 {
+				t.Errorf("%s (IPv6 %v): a datagram is let in", name, v6)
+			}
+		}
 	}
 }

@@ -54,8 +54,10 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 	mac, fast, pressure := w.e.mac.Load(), w.e.flows.LeavesData(), w.pressure()
 	filtered := w.filter.Begin(w.e.opts.Filter)
 	each := filtered || w.e.steering.Load() != nil // has to see each datagram
+	plain := !each && w.merge.sinks == nil && w.vlan == 0
 	for i := range frames {
-		if w.merge.joined && !each && w.merge.nextDatagram(i) || fast && w.merge.next(i) {
+		if w.merge.joined && !each && w.merge.nextDatagram(i) ||
+			fast && w.merge.used && w.merge.next(i) || plain && w.acceptDatagram(i, mac) {
 			continue
 		}
 		var l hdr.Packet
@@ -93,6 +95,29 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 			w.filtered = 0
 		}
 	}
+}
+
+// acceptDatagram adds frame i as a run of its own if it is a datagram to this endpoint, in no VLAN,
+// for which the NIC vouches: nothing else of classifyAndMerge concerns those, unless they are
+// filtered, steered or joined. False: nothing is known of the frame.
+func (w *worker) acceptDatagram(i int, mac uint64) bool {
+	p := &w.merge.batch[i]
+	if p.Flags&(vouchedFor|dv.RxVLAN) != vouchedFor || len(p.Data) < hdr.EthLen ||
+		binary.BigEndian.Uint64(p.Data)>>16 != mac ||
+		binary.BigEndian.Uint64(p.Data[4:])&macMask == mac { // our own, come back
+		return false
+	}
+	m := w.merge
+	at := len(m.runs)
+	m.runs = m.runs[:at+1] // newMerger made as many as frames
+	r := &m.runs[at]
+	*r = run{first: int16(i), last: int16(i)}
+	if !r.ParseDatagram(p.Data) {
+		m.runs = m.runs[:at]
+		return false
+	}
+	m.chain[i] = none
+	return true
 }
 
 // putACKFirst puts an ACK in front of the run of frame i, which ends a handshake.
@@ -171,6 +196,7 @@ func (w *worker) countChanges(c tcpfix.Changes) {
 func (w *worker) buildPackets() []*gstack.PacketBuffer {
 	addrs := w.e.localAddrs.Load()
 	sinks := w.e.sinks.Load()
+	w.found = foundSink{}
 	for i := 0; i < len(w.merge.runs); i++ {
 		r := &w.merge.runs[i]
 		if r.Fragment {

@@ -159,6 +159,7 @@ type worker struct {
 
 	fast4, fast6 traffic        // by the fast path, of this batch
 	sinks        []DatagramSink // that have taken datagrams of this batch
+	found        foundSink      // that of the datagram before, in this batch
 	payloads     [][]byte       // of datagrams for a sink; scratch memory
 }
 

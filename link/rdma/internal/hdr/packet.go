@@ -55,6 +55,41 @@ func (p *Packet) Parse(frame []byte) {
 	}
 }
 
+// ParseDatagram makes p that of a received frame, of any length, and reports true if it has no VLAN
+// tag and has a UDP datagram behind an IP header without options or extensions, whole, with lengths
+// that agree, and over IPv6 with a checksum. Else it reports false and leaves p alone. It verifies
+// no checksum.
+func (p *Packet) ParseDatagram(frame []byte) bool {
+	const l4, l6 = EthLen + IPv4Len, EthLen + IPv6Len
+	if len(frame) < l4+UDPLen {
+		return false
+	}
+	h := (*[l4 + UDPLen]byte)(frame)
+	switch kind := binary.BigEndian.Uint32(h[12:]); {
+	case kind>>8 == TypeIPv4<<8|0x45:
+		n := int(binary.BigEndian.Uint16(h[l4+4:]))
+		if h[EthLen+9] != ProtoUDP || binary.BigEndian.Uint16(h[EthLen+6:])&fragmentBits != 0 ||
+			n < UDPLen || int(binary.BigEndian.Uint16(h[EthLen+2:])) != IPv4Len+n ||
+			l4+n > len(frame) {
+			return false
+		}
+		*p = Packet{L3: EthLen, L4: l4, End: l4 + n, EtherType: TypeIPv4, Proto: ProtoUDP,
+			Plain: true}
+		return true
+	case kind>>12 == TypeIPv6<<4|6 && len(frame) >= l6+UDPLen:
+		h := (*[l6 + UDPLen]byte)(frame)
+		n := int(binary.BigEndian.Uint16(h[EthLen+4:]))
+		if h[EthLen+6] != ProtoUDP || n < UDPLen || int(binary.BigEndian.Uint16(h[l6+4:])) != n ||
+			binary.BigEndian.Uint16(h[l6+6:]) == 0 || l6+n > len(frame) {
+			return false
+		}
+		*p = Packet{L3: EthLen, L4: l6, End: l6 + n, EtherType: TypeIPv6, Proto: ProtoUDP,
+			Plain: true}
+		return true
+	}
+	return false
+}
+
 func (p *Packet) parseIPv4(frame []byte) {
 	h := frame[p.L3:]
 	if len(h) < IPv4Len || h[0]>>4 != 4 {
