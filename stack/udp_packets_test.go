@@ -248,6 +248,61 @@ func TestServePacketsShardZero(t *testing.T) {
 	v.wants(t, net.ErrClosed)
 }
 
+// TestServePacketsReplies: a reply may be in the room that it is given, in part of it, in another
+// packet's, in the question or elsewhere, and longer than there is room. All are sent as they are,
+// with the socket's class.
+func TestServePacketsReplies(t *testing.T) {
+	server, client := packetHosts(t)
+	long := strings.Repeat("l", packets.Room+1)
+	v := servePackets(t, server, func(_ int, ps []packets.Packet) {
+		for i := range ps {
+			p := &ps[i]
+			switch room := p.Reply; string(p.Payload) {
+			case "own room":
+				p.Reply = append(room, "yes"...)
+			case "full room":
+				p.Reply = append(room, long[:packets.Room]...)
+			case "part of it":
+				p.Reply = append(room, "no, yes"...)[4:]
+			case "another's":
+				p.Reply = append(ps[len(ps)-1].Reply[:0:packets.Room], "yes"...)
+			case "question":
+				p.Reply = p.Payload[:3]
+			case "elsewhere":
+				p.Reply = []byte("yes")
+			default:
+				p.Reply = append(room, long...)
+			}
+		}
+	})
+	must(t, v.SetTrafficClass(0x2c))
+	c, err := client.ListenUDP("udp", nil)
+	must(t, err)
+	must(t, c.SetReceiveTOS(true))
+	for range 3 {
+		for _, at := range []string{"192.0.2.1", "2001:db8::3"} {
+			for question, want := range map[string]string{"own room": "yes",
+				"full room": long[:packets.Room], "part of it": "yes", "another's": "yes",
+				"question": "que", "elsewhere": "yes", "longer": long} {
+				_, err := c.WriteToUDPAddrPort([]byte(question),
+					netip.AddrPortFrom(netip.MustParseAddr(at), 53))
+				must(t, err)
+				must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+				var buf, oob [8192]byte
+				n, m, _, from, err := c.ReadMsgUDPAddrPort(buf[:], oob[:])
+				must(t, err)
+				if string(buf[:n]) != want || from.Addr().Unmap().String() != at ||
+					from.Port() != 53 {
+					t.Errorf("%s: %.20q (%d bytes) of %v", question, buf[:n], n, from)
+				}
+				if !bytes.Contains(oob[:m], []byte{0x2c}) {
+					t.Errorf("%s: class % x", question, oob[:m])
+				}
+			}
+		}
+	}
+}
+
 // TestServePacketsEnds: by a deadline, after which what comes is read and the socket can be served
 // again; by Close in the handler; by a panic in it, which other sockets do not notice.
 func TestServePacketsEnds(t *testing.T) {

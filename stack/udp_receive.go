@@ -757,7 +757,7 @@ type packetShard struct {
 	packets [maxBatch]packets.Packet
 	metas   [maxBatch]datagramMeta
 	ends    [maxBatch]pathRef
-	replies [maxBatch][packets.Room]byte
+	replies [maxBatch][maxHeaders + packets.Room]byte // with room for their headers
 	paths   [shardPaths]replyPath
 	out     batchScratch
 	slow    []int  // packets whose replies have no template
@@ -898,7 +898,7 @@ func (s *packetShard) addPacket(payload []byte, k *replyPath, ref pathRef) {
 	p.Payload = payload[:len(payload):len(payload)]
 	p.From = netip.AddrPortFrom(k.peer, m.port)
 	p.To = netip.AddrPortFrom(k.own, s.server.conn.local.Port)
-	p.TOS, p.Reply = m.class, s.replies[s.n][:0]
+	p.TOS, p.Reply = m.class, s.replies[s.n][maxHeaders:maxHeaders]
 	if ns := cmp.Or(m.stamps.nic, m.stamps.software); ns != 0 {
 		p.At = time.Unix(0, ns)
 	}
@@ -1028,7 +1028,7 @@ func (s *packetShard) sendReplies() {
 			s.slow = append(s.slow, i)
 			continue
 		}
-		s.out.addDatagram(c, n, h, b, m.port, &o)
+		s.addReply(n, i, h, &o)
 		n++
 	}
 	if n > 0 {
@@ -1045,6 +1045,21 @@ func (s *packetShard) sendReplies() {
 		}
 	}
 	s.slow = s.slow[:0]
+}
+
+// addReply makes the reply to packet i datagram n of out: in one piece, behind its headers, if it
+// is where the handler found room for it.
+func (s *packetShard) addReply(n, i int, h *headerTemplate, o *sendOptions) {
+	c, b, to := s.server.conn, s.packets[i].Reply, s.metas[i].port
+	room := &s.replies[i]
+	if &b[0] != &room[maxHeaders] {
+		s.out.addDatagram(c, n, h, b, to, o)
+		return
+	}
+	frame := room[maxHeaders-h.size : maxHeaders+len(b)]
+	h.completeIn(frame, c.local.Port, to, header.UDPMinimumSize+len(b))
+	h.mark(frame, o)
+	s.out.datagrams[n] = rdma.Datagram{Headers: frame}
 }
 
 // peerOf returns where a datagram came from.

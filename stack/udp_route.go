@@ -224,6 +224,26 @@ func newHeaderTemplate(r *gstack.Route, info *gstack.RouteInfo,
 // them.
 func (h *headerTemplate) complete(out *[maxHeaders]byte, from, to uint16, n int) []byte {
 	*out = h.bytes
+	h.setLengths(out[:h.size], from, to, n)
+	return out[:h.size]
+}
+
+// completeIn writes the headers of a datagram of n bytes, its header included, to the beginning of
+// frame, which has room for them.
+func (h *headerTemplate) completeIn(frame []byte, from, to uint16, n int) {
+	const size4 = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
+	if h.v6 {
+		headers := h.bytes
+		*(*[maxHeaders]byte)(frame) = headers
+	} else {
+		headers := *(*[size4]byte)(h.bytes[:]) // apart from frame, which spares a call of memmove
+		*(*[size4]byte)(frame) = headers
+	}
+	h.setLengths(frame, from, to, n)
+}
+
+// setLengths writes ports and lengths of such a datagram into its headers.
+func (h *headerTemplate) setLengths(out []byte, from, to uint16, n int) {
 	const v4, v6 = header.IPv4MinimumSize, header.IPv6MinimumSize
 	udp := uint64(from)<<48 | uint64(to)<<32 | uint64(n)<<16
 	if h.v6 {
@@ -233,7 +253,6 @@ func (h *headerTemplate) complete(out *[maxHeaders]byte, from, to uint16, n int)
 		binary.BigEndian.PutUint16(out[header.EthernetMinimumSize+2:], uint16(v4+n))
 		binary.BigEndian.PutUint64(out[header.EthernetMinimumSize+v4:], udp)
 	}
-	return out[:h.size]
 }
 
 // headerPool is memory for headers on their way to the link, *[maxHeaders]byte.
@@ -289,13 +308,18 @@ func (p *path) freshTemplate(n int, now moment) *headerTemplate {
 func (c *UDPConn) fillHeaders(h *headerTemplate, out *[maxHeaders]byte, to uint16, n int,
 	o *sendOptions) []byte {
 	headers := h.complete(out, c.local.Port, to, n)
+	h.mark(headers, o)
+	return headers
+}
+
+// mark gives headers the class and time to live that o has.
+func (h *headerTemplate) mark(headers []byte, o *sendOptions) {
 	if o.class != 0 {
 		putClass(headers[h.ip:], h.v6, o.class)
 	}
 	if o.ttl >= 0 {
 		putTTL(headers[h.ip:], h.v6, uint8(o.ttl))
 	}
-	return headers
 }
 
 // A datagram is answered from the address it was sent to. Usually netstack's own choice of source

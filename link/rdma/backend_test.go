@@ -73,6 +73,10 @@ func TestPacketsAreHeldUntilFlush(t *testing.T) {
 				pkt.DecRef()
 			}
 			q.room = 1024
+			whole := []Datagram{{Headers: make([]byte, 60)}}
+			if n := s.postWhole(whole); n != 0 { // about which others decide
+				t.Errorf("%d datagrams overtake what waits", n)
+			}
 			q.Unlock()
 			drain(s)
 			if q.sent != 3 || s.backlog.waiting.Load() != 0 {

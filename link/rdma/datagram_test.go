@@ -209,6 +209,49 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
+// TestWholeDatagrams sends datagrams in one piece and in two, in a VLAN and in none, with a filter
+// that looks at each, and as replies: all come, in order.
+func TestWholeDatagrams(t *testing.T) {
+	for name, s := range map[string]setup{
+		"plain": {}, "in a VLAN": {dv: dv.Config{NIC: dv.NIC{VLAN: 100}}},
+		"filter": {opts: Options{Filter: newFilter(t, "chain output { policy accept; }")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t, s)
+			for _, v6 := range []bool{false, true} {
+				at := map[bool]netip.Addr{false: b.v4, true: b.v6}[v6]
+				conn := b.udp(t, netip.AddrPortFrom(at, 53), netip.AddrPort{})
+				var ds []Datagram
+				for i := range 40 {
+					d := Datagram{Headers: datagram(a, b, v6, 200), Payload: make([]byte, 200)}
+					if d.Payload[0] = byte(i); i%7 != 3 {
+						d = Datagram{Headers: append(d.Headers, d.Payload...)}
+					}
+					ds = append(ds, d)
+				}
+				before := a.ep.Stats().TxPackets
+				if n, err := a.ep.WriteReplies(0, ds); n != len(ds) || err != nil {
+					t.Fatalf("%d sent, %v", n, err)
+				}
+				if n := a.ep.Stats().TxPackets - before; n < uint64(len(ds)) {
+					t.Errorf("%d counted", n)
+				}
+				conn.SetReadDeadline(time.Now().Add(time.Minute))
+				for i := range ds {
+					got := make([]byte, 300)
+					n, _, err := conn.ReadFrom(got)
+					if err != nil || n != 200 || got[0] != byte(i) {
+						t.Fatalf("datagram %d: %d bytes, % x, %v", i, n, got[:1], err)
+					}
+				}
+			}
+			if v := a.nic.Violations(); len(v) != 0 {
+				t.Errorf("what no driver should do: %q", v)
+			}
+		})
+	}
+}
+
 // TestDatagramsOfOne sends many datagrams by one call, which the NIC cuts up or, where it cannot or
 // takes less, the link: they are the same.
 func TestDatagramsOfOne(t *testing.T) {

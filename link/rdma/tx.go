@@ -380,7 +380,8 @@ func (s *sender) netstackError(err error) tcpip.Error {
 
 // WriteDatagram sends a UDP datagram outside the stack: headers are Ethernet, IP without options or
 // extensions, and UDP, complete except for both checksums, which the NIC writes, and the flow label
-// of IPv6, which is written into headers unless there is one. It copies both slices. The error is
+// of IPv6, which is written into headers unless there is one. What headers have behind those is
+// payload, too. It copies both slices. The error is
 // ErrNotSupported if the NIC does not compute checksums or BindStack was not called,
 // ErrNoBufferSpace if the ring stays full.
 func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
@@ -392,6 +393,7 @@ func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
 // Datagram holds what WriteDatagram sends, or, with Segment, several datagrams of so many bytes of
 // payload each, of which the last may be shorter. Headers are then those of one datagram with all
 // of the payload, and their lengths are changed. The NIC cuts up what it can; see cutDatagrams.
+// A datagram that is in Headers as a whole, without Segment, takes the least to send.
 type Datagram struct {
 	Headers, Payload []byte
 	Segment          int
@@ -485,7 +487,7 @@ func (s *sender) writeDatagrams(ds []Datagram, maxWait time.Duration) (int, tcpi
 	defer s.unlock()
 	s.reclaim()
 	var err error
-	sent := 0
+	sent := s.postWhole(ds)
 	for sent < len(ds) {
 		d := ds[sent]
 		if err = s.awaitDatagram(&d, maxWait); err != nil {
@@ -496,6 +498,36 @@ func (s *sender) writeDatagrams(ds []Datagram, maxWait time.Duration) (int, tcpi
 	}
 	s.flush()
 	return sent, s.netstackError(err)
+}
+
+// postWhole posts datagrams of one piece each, from the first on, for as long as that is all there
+// is to do, and returns how many. About the one behind them awaitDatagram decides.
+func (s *sender) postWhole(ds []Datagram) int {
+	if s.filter != nil || !s.backlog.empty() {
+		return 0
+	}
+	p, taps, n := &s.packet, s.taps.Load(), 0
+	p.MSS, p.UDP, p.Bufs = 0, false, append(p.Bufs[:0], nil)
+	for ; n < len(ds); n++ {
+		d := &ds[n]
+		if len(d.Payload) > 0 || d.Segment != 0 || s.q.Free() < s.reserve+dv.MaxBlocks {
+			break
+		}
+		hdr.LabelFlow(d.Headers, s.label)
+		p.Flags, p.Bufs[0] = dv.TxL3Csum|dv.TxL4Csum, d.Headers
+		s.addVLAN()
+		if s.q.Post(p) != nil {
+			break
+		}
+		s.backlog.bypassed += len(d.Headers)
+		if taps != nil {
+			s.capturePosted(*taps)
+		}
+	}
+	p.Bufs[0] = nil // which is the caller's
+	s.posted += uint64(n)
+	s.count.packets.Add(uint64(n))
+	return n
 }
 
 // filteredError gives the reason for which the filter drops a datagram.
@@ -607,7 +639,10 @@ func (s *sender) postDatagram(headers, payload []byte, segment int) error {
 func (s *sender) describeDatagram(headers, payload []byte, segment int) {
 	hdr.LabelFlow(headers, s.label)
 	p := &s.packet
-	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers, payload)
+	p.Flags, p.MSS, p.Bufs = dv.TxL3Csum|dv.TxL4Csum, 0, append(p.Bufs[:0], headers)
+	if len(payload) > 0 {
+		p.Bufs = append(p.Bufs, payload)
+	}
 	if p.UDP = segment > 0 && len(payload) > segment; p.UDP {
 		p.MSS, p.HdrLen = segment, len(headers)
 	}
