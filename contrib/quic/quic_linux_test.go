@@ -85,7 +85,8 @@ type host struct {
 	tap *tap
 }
 
-// hosts returns two on a wire that loses frames: 192.0.2.1 and 2001:db8::1, and those of 2.
+// hosts returns two on a wire that loses frames: 192.0.2.1 and 2001:db8::1, and those of 2. Each
+// has another address of either version, which ends in 11, or 12.
 func hosts(t *testing.T, drop float64) (all [2]host) {
 	t.Helper()
 	a, b := wire.Pair()
@@ -101,7 +102,9 @@ func hosts(t *testing.T, drop float64) (all [2]host) {
 				Facts: dv.PortFacts{Name: "sim", MAC: nic.MAC(), MTU: nic.MTU()}}},
 			Addresses: []netip.Prefix{
 				netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", i+1)),
-				netip.MustParsePrefix(fmt.Sprintf("2001:db8::%d/64", i+1))},
+				netip.MustParsePrefix(fmt.Sprintf("2001:db8::%d/64", i+1)),
+				netip.MustParsePrefix(fmt.Sprintf("192.0.2.1%d/24", i+1)),
+				netip.MustParsePrefix(fmt.Sprintf("2001:db8::1%d/64", i+1))},
 			Addressing: stack.AddressOptions{DuplicateDetection: -1},
 		})
 		must(t, err)
@@ -298,5 +301,161 @@ func TestOptions(t *testing.T) {
 	}
 	if err := c.Close(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("closed twice: %v", err)
+	}
+}
+
+// control appends a control message to oob, in the form of Linux on 64 bits (cmsg(3)).
+func control(oob []byte, level, kind int, data []byte) []byte {
+	oob = binary.NativeEndian.AppendUint64(oob, uint64(16+len(data)))
+	oob = binary.NativeEndian.AppendUint32(oob, uint32(level))
+	oob = binary.NativeEndian.AppendUint32(oob, uint32(kind))
+	return append(append(oob, data...), make([]byte, -len(data)&7)...)
+}
+
+// version knows the control messages of a version of IP.
+type version struct {
+	level, class, info, receiveClass, receiveInfo, addressAt int
+	server, other, nobody                                    netip.Addr // the server has two
+}
+
+var versions = map[string]version{
+	"IPv4": {unix.IPPROTO_IP, unix.IP_TOS, unix.IP_PKTINFO, unix.IP_RECVTOS, unix.IP_PKTINFO, 8,
+		netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.11"),
+		netip.MustParseAddr("192.0.2.99")},
+	"IPv6": {unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_PKTINFO, unix.IPV6_RECVTCLASS,
+		unix.IPV6_RECVPKTINFO, 0, netip.MustParseAddr("2001:db8::1"),
+		netip.MustParseAddr("2001:db8::11"), netip.MustParseAddr("2001:db8::99")},
+}
+
+// from returns a control message that names the address to send from.
+func (v *version) from(a netip.Addr) []byte {
+	if a.Is4() {
+		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})
+	}
+	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: a.As16()})
+}
+
+// ask sets by the descriptor what quic-go sets to be told of classes and addresses.
+func (v *version) ask(t *testing.T, c *Conn) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	must(t, err)
+	for _, name := range []int{v.receiveClass, v.receiveInfo} {
+		var set error
+		must(t, raw.Control(func(fd uintptr) {
+			set = unix.SetsockoptInt(int(fd), v.level, name, 1)
+		}))
+		must(t, set)
+	}
+}
+
+// wants requires that oob tells that the ECN bits are those, and that the datagram was sent to to.
+func (v *version) wants(t *testing.T, oob []byte, ecn byte, to netip.Addr) {
+	t.Helper()
+	all, err := unix.ParseSocketControlMessage(oob)
+	must(t, err)
+	class, at := byte(0xff), netip.Addr{}
+	for _, m := range all {
+		switch int(m.Header.Type) {
+		case v.class:
+			class = m.Data[0] & 3
+		case v.info:
+			at, _ = netip.AddrFromSlice(m.Data[v.addressAt:][:to.BitLen()/8])
+		}
+	}
+	if len(all) != 2 || class != ecn || at != to {
+		t.Errorf("told of ECN %d and %v by %d messages, want %d and %v", class, at, len(all), ecn,
+			to)
+	}
+}
+
+// TestControl has what quic-go writes and reads beside packets go through the Conn, both ways: ECN
+// marks, the address that was sent to and is to be sent from, and sizes of segments, alone and in
+// one call; what is cut or wrong has Linux's results.
+func TestControl(t *testing.T) {
+	for name, v := range versions {
+		t.Run(name, func(t *testing.T) {
+			all := hosts(t, 0)
+			server, client := all[0].listen(t, 443).Conn, all[1].listen(t, 0).Conn
+			v.ask(t, server)
+			v.ask(t, client)
+			to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(v.other, 443))
+			must(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+			must(t, client.SetReadDeadline(time.Now().Add(time.Minute)))
+
+			oob := control(nil, v.level, v.class, binary.NativeEndian.AppendUint32(nil, 2))
+			oob = control(oob, unix.IPPROTO_UDP, unix.UDP_SEGMENT,
+				binary.NativeEndian.AppendUint16(nil, 100))
+			n, m, err := client.WriteMsgUDP(make([]byte, 350), oob, to)
+			if n != 350 || m != len(oob) || err != nil {
+				t.Fatalf("%d bytes and %d of %d beside them written, %v", n, m, len(oob), err)
+			}
+			var back *net.UDPAddr
+			for lengths := []int{100, 100, 100, 50}; len(lengths) > 0; {
+				ms := make([]ipv4.Message, 8)
+				for i := range ms {
+					ms[i] = ipv4.Message{Buffers: [][]byte{make([]byte, 1500)},
+						OOB: make([]byte, 128)}
+				}
+				n, err := server.ReadBatch(ms, 0)
+				must(t, err)
+				for _, m := range ms[:n] {
+					if len(lengths) == 0 || m.N != lengths[0] {
+						t.Fatalf("%d bytes, want those of %d", m.N, lengths)
+					}
+					v.wants(t, m.OOB[:m.NN], 2, v.other)
+					back, lengths = m.Addr.(*net.UDPAddr), lengths[1:]
+				}
+			}
+
+			// the answer leaves from an address that was not asked, with another mark
+			oob = control(v.from(v.server), v.level, v.class,
+				binary.NativeEndian.AppendUint32(nil, 1))
+			_, _, err = server.WriteMsgUDP([]byte("answer"), oob, back)
+			must(t, err)
+			var b, got [128]byte
+			n, m, flags, from, err := client.ReadMsgUDP(b[:], got[:])
+			must(t, err)
+			if a, _ := netip.AddrFromSlice(from.IP); a.Unmap() != v.server ||
+				string(b[:n]) != "answer" || flags != 0 {
+				t.Errorf("%q of %v, flags %#x", b[:n], from, flags)
+			}
+			asked, _ := netip.AddrFromSlice(back.IP)
+			v.wants(t, got[:m], 1, asked.Unmap())
+
+			// wrong ones send nothing: what comes next is what is sent next
+			before := all[1].Stats().UDPSent
+			nobody := syscall.EINVAL // linux net/ipv6/datagram.c, and net/ipv4/route.c
+			if v.nobody.Is4() {
+				nobody = syscall.ENETUNREACH
+			}
+			const most = 128 // segments: linux include/linux/udp.h UDP_MAX_SEGMENTS
+			for what, wrong := range map[string]struct {
+				oob  []byte
+				want syscall.Errno
+			}{
+				"another's address": {v.from(v.nobody), nobody},
+				"cut":               {oob[:len(oob)-8], syscall.EINVAL},
+				"an unknown kind": {control(nil, unix.IPPROTO_UDP, 99, make([]byte, 4)),
+					syscall.EINVAL},
+				"too many segments": {control(nil, unix.IPPROTO_UDP, unix.UDP_SEGMENT,
+					binary.NativeEndian.AppendUint16(nil, 5)), syscall.EINVAL},
+			} {
+				_, _, err := client.WriteMsgUDP(make([]byte, 5*most+1), wrong.oob, to)
+				if !errors.Is(err, wrong.want) {
+					t.Errorf("%s: %v, want %v", what, err, wrong.want)
+				}
+			}
+			if n := all[1].Stats().UDPSent - before; n != 0 {
+				t.Errorf("%d sent", n)
+			}
+			_, err = client.WriteTo([]byte("last"), to)
+			must(t, err)
+			n, _, flags, _, err = server.ReadMsgUDP(b[:2], got[:4])
+			must(t, err)
+			if want := unix.MSG_TRUNC | unix.MSG_CTRUNC; string(b[:n]) != "la" || flags != want {
+				t.Errorf("%q, flags %#x, want %#x", b[:n], flags, want)
+			}
+		})
 	}
 }
