@@ -54,7 +54,8 @@ var shortApartKeys = []string{
 	"http", "http p50", "http p99", "http own", "http cpu", "conns", "conns own", "dns",
 	"dns lost", "dns own", "dns cpu",
 	"up 1", "up 1 own", "up 1 cpu", "down 1", "down 1 own", "down 1 cpu", "udp rx", "paced p50",
-	"paced p99", "rtt p50", "rtt p99",
+	"paced p99", "rtt p50", "rtt p99", "http3", "http3 own", "http3 batched", "http3 batched own",
+	"http3 down", "http3 down own", "http3 batched down", "http3 batched down own",
 }
 
 // shortPacketKeys are the rows of the table of packet sockets.
