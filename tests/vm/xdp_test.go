@@ -124,13 +124,16 @@ func (w *world) bytesByXDP(t *testing.T, at ...netip.Prefix) {
 	}
 }
 
-// testXDPDenied makes the program on the netdev drop what a denied source sends in numbers.
+// testXDPDenied makes the program on the netdev drop what a denied source sends in numbers, but for
+// what comes while the kernel of a slow guest has given the NIC no buffers back yet.
 func testXDPDenied(t *testing.T, w *world) {
 	s := w.serveXDP(t, sliceArgs()...)
-	dropped := w.statistic(t, xdpDropped)
+	noBuffer := func() uint64 { return w.nic.Counters().Drops.OutOfBuffer }
+	dropped, lost := w.statistic(t, xdpDropped), noBuffer()
 	w.deniedBefore(t, func() uint64 { return w.statistic(t, xskReceived) }, func() {})
-	if n := w.statistic(t, xdpDropped) - dropped; n < 1000 {
-		t.Errorf("%s rose by %d", xdpDropped, n)
+	n := w.statistic(t, xdpDropped) - dropped
+	if lost = noBuffer() - lost; n+lost < 1000 || n < 500 {
+		t.Errorf("%s rose by %d, and for %d frames there was no buffer", xdpDropped, n, lost)
 	}
 	s.stop(t)
 }
