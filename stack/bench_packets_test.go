@@ -15,8 +15,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/packets"
 )
 
-// askingWire is a wire with a host at its other end, 192.0.2.2, that answers ARP, and asks with
-// what it is given.
+// askingWire answers ARP as a host at the other end of a wire, 192.0.2.2, which asks with what it
+// is given.
 type askingWire struct {
 	recv    func([]frame.Frame)
 	left    atomic.Int32  // answers that are still to come

@@ -369,7 +369,7 @@ func (v *version) wants(t *testing.T, oob []byte, ecn byte, to netip.Addr) {
 	}
 }
 
-// TestControl has what quic-go writes and reads beside packets go through the Conn, both ways: ECN
+// TestControl sends what quic-go writes and reads beside packets through the Conn, both ways: ECN
 // marks, the address that was sent to and is to be sent from, and sizes of segments, alone and in
 // one call; what is cut or wrong has Linux's results.
 func TestControl(t *testing.T) {

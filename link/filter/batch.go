@@ -14,9 +14,8 @@ type Batch struct {
 	own    [2]*addressIndex // c.special
 	time   moment
 	packet Packet
-	// decided holds the numbers of the rules that have decided about packets of the batch, of which
-	// so many are not counted yet: to add to a count at once would have the next packet wait until
-	// it is known which.
+	// decided holds the numbers of so many rules, one for each packet decided about, that End is to
+	// count: the next packet would wait for an addition to one of many counts.
 	decided [1 << 8]uint8
 	count   uint8
 	entry   pending

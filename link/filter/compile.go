@@ -95,8 +95,8 @@ func (c *check) mayMatch(family uint8, k kind) (may, always bool) {
 type sources struct {
 	by      addressIndex // values are numbers of classes, of the first kind
 	classes []class
-	// rows has the pages of each class for TCP, and those for UDP behind them; the pages are those
-	// of program.byPort. Of classes that it lacks the rules are asked one by one.
+	// rows holds the pages of each class for TCP, and those for UDP behind them; pages shares those
+	// of program.byPort. Of classes that rows lacks the rules are asked one by one.
 	rows   []uint16
 	pages  []portPage
 	checks []uint32 // of all classes, one after the other: numbers in program.rules

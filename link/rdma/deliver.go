@@ -296,8 +296,8 @@ type sinkFinder struct {
 type foundSink struct {
 	port    uint32       // Ethernet type and port; 0: nothing was asked
 	sink    DatagramSink // nil: the port has none
-	stamped bool         // it has use for the time
-	noted   bool         // it has taken a datagram since it was found, and will be flushed
+	stamped bool         // wants the time
+	noted   bool         // took a datagram since it was found, and will be flushed
 }
 
 // sinkFor returns the sink of a datagram's port, which is then in w.found, or nil.

@@ -241,8 +241,8 @@ func TestAcceptDatagram(t *testing.T) {
 	}
 }
 
-// TestAcceptDatagramGivesWay: where a filter or another process is asked about each frame, or
-// frames are to have a tag, datagrams do not take the short way.
+// TestAcceptDatagramGivesWay: datagrams do not take the short way where a filter or another process
+// looks at each frame, or where each frame needs a tag.
 func TestAcceptDatagramGivesWay(t *testing.T) {
 	for name, change := range map[string]func(w *worker){
 		"filter": func(w *worker) {

@@ -405,7 +405,7 @@ func BenchmarkBatch(b *testing.B) {
 // segment.
 func (w *worker) noteSent(v6 bool, end uint32) { w.noteSentAt(v6, end-100, nil) }
 
-// noteSentAt has it know that it has sent 100 bytes from seq on, with TCP options.
+// noteSentAt tells it that it sent 100 bytes from seq on, with TCP options.
 func (w *worker) noteSentAt(v6 bool, seq uint32, options []byte) {
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
 		Payload: buffer.MakeWithData(tcpFrame{

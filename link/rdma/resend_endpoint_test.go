@@ -7,11 +7,33 @@ import (
 	"sync"
 	"testing"
 
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
+
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 )
+
+// sentTwice opens an endpoint that has sent a segment twice, of which the test holds a reference.
+func sentTwice(t *testing.T) (*Endpoint, *dv.Device, *gstack.PacketBuffer) {
+	t.Helper()
+	_, dev := openDevice(t, 1, setup{})
+	e, err := New(dev, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	e.Attach(newSink())
+	pkt := segmentOf(1, 0)
+	t.Cleanup(pkt.DecRef)
+	for range 2 {
+		if err := e.writeOne(pkt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return e, dev, pkt
+}
 
 // TestResendIsLetGo: an endpoint that is detached or closed has no reference to a segment that was
 // sent twice.
@@ -25,20 +47,7 @@ func TestResendIsLetGo(t *testing.T) {
 		{"attached elsewhere", func(e *Endpoint) { e.Attach(newSink()) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, dev := openDevice(t, 1, setup{})
-			e, err := New(dev, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(e.Close)
-			e.Attach(newSink())
-			pkt := segmentOf(1, 0)
-			defer pkt.DecRef()
-			for range 2 {
-				if err := e.writeOne(pkt); err != nil {
-					t.Fatal(err)
-				}
-			}
+			e, _, pkt := sentTwice(t)
 			if refs := pkt.ReadRefs(); refs != 2 {
 				t.Fatalf("%d references while it waits", refs)
 			}
@@ -52,20 +61,7 @@ func TestResendIsLetGo(t *testing.T) {
 
 // TestResendFitsMTU: what the link sends again is no longer than its MTU allows by then.
 func TestResendFitsMTU(t *testing.T) {
-	_, dev := openDevice(t, 1, setup{})
-	e, err := New(dev, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	e.Attach(newSink())
-	pkt := segmentOf(1, 0)
-	defer pkt.DecRef()
-	for range 2 {
-		if err := e.writeOne(pkt); err != nil {
-			t.Fatal(err)
-		}
-	}
+	e, dev, _ := sentTwice(t)
 	const mtu = 128 // less than the segment has
 	before := dev.Tx(0).Stats()
 	e.SetMTU(mtu)

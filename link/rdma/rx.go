@@ -81,9 +81,9 @@ func (w *worker) classifyAndMerge(frames []dv.Packet) {
 		}
 		if changes&tcpfix.EchoAged != 0 {
 			w.merge.addApart(i, &l)
-			continue
+		} else {
+			w.merge.add(i, &l)
 		}
-		w.merge.add(i, &l)
 		if changes&(tcpfix.HandshakeData|tcpfix.HandshakeStamp) != 0 {
 			w.putACKFirst(i, frames[i].Data, &l, changes)
 		}

@@ -381,9 +381,8 @@ func (s *sender) netstackError(err error) tcpip.Error {
 // WriteDatagram sends a UDP datagram outside the stack: headers are Ethernet, IP without options or
 // extensions, and UDP, complete except for both checksums, which the NIC writes, and the flow label
 // of IPv6, which is written into headers unless there is one. What headers have behind those is
-// payload, too. It copies both slices. The error is
-// ErrNotSupported if the NIC does not compute checksums or BindStack was not called,
-// ErrNoBufferSpace if the ring stays full.
+// payload, too. It copies both slices. The error is ErrNotSupported if the NIC does not compute
+// checksums or BindStack was not called, ErrNoBufferSpace if the ring stays full.
 func (e *Endpoint) WriteDatagram(headers, payload []byte) tcpip.Error {
 	one := [1]Datagram{{Headers: headers, Payload: payload}}
 	_, err := e.WriteDatagrams(one[:])

@@ -17,7 +17,7 @@ type ruleWatch struct {
 	told map[simnic.Match]bool        // guarded by mu: since begin; nil before
 }
 
-// change is called by the function.
+// change takes note of a rule: the function calls it.
 func (r *ruleWatch) change(at pcie.RuleAt, m *simnic.Match) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,7 +34,7 @@ func (r *ruleWatch) change(at pcie.RuleAt, m *simnic.Match) {
 	}
 }
 
-// begin has the rules kept that the function is told of from now on.
+// begin keeps the rules that the function is told of from now on.
 func (r *ruleWatch) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

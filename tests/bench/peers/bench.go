@@ -53,10 +53,10 @@ func forwarding(p *peer) bool { return forwardingPeers[p.Name] }
 var forwardingPeers = map[string]bool{"kernel/tap": true, "ours/tap": true,
 	"kernel/tap-apart": true, "ours/tap-apart": true}
 
-// overQUIC are those on which HTTP/3 is measured.
+// overQUIC selects those on which HTTP/3 is measured.
 func overQUIC(p *peer) bool { return servedBy(p) || forwarding(p) }
 
-// batching are those of overQUIC whose UDP sockets have batches of their own.
+// batching selects those of overQUIC whose UDP sockets have batches of their own.
 func batching(p *peer) bool { return overQUIC(p) && p.ours() }
 
 // takes reports whether the load is run on a peer in a round.

@@ -733,8 +733,8 @@ func (f *resendFlow) segment(p *resendPart, skip int,
 // Upstream: docs/upstream/05-go-back.md. No longer needed when TestGoBackOfNetstack fails.
 
 const (
-	// echoAge is by how many ms the echo is made older than the segment before. netstack rounds the
-	// time of a segment and its timestamp each by itself.
+	// echoAge says by how many ms the echo becomes older than the segment before. netstack rounds
+	// the time of a segment and its timestamp each by itself.
 	echoAge = 2
 	// maxEchoAge bounds, in ms, how much older than a segment itself the one before it counts.
 	maxEchoAge = 50
@@ -775,7 +775,9 @@ func (b *goBack) noteSent(seq, end, stamp uint32, since time.Duration) {
 	if n := len(b.sent); n > 0 {
 		last := &b.sent[n-1]
 		if n == maxBounds || last.stamp == stamp && last.end == seq {
-			last.end = end // its bound is older
+			if hdr.Before(last.end, end) {
+				last.end = end // its bound is older
+			}
 			return
 		}
 	}
