@@ -45,6 +45,8 @@ func NewBatchConn(c *stack.UDPConn, b Batch) *BatchConn {
 		all[i].Buffers, all[i].Addr = make([][]byte, 1), new(net.UDPAddr)
 	}
 	s := &BatchConn{PacketConn: c, socket: c, wait: b.Wait, messages: all}
+	s.mu.Lock() // Flush runs at once if this goroutine runs late
+	defer s.mu.Unlock()
 	s.timer = time.AfterFunc(b.Wait, s.Flush)
 	s.timer.Stop()
 	return s

@@ -340,3 +340,15 @@ func TestBatchConn(t *testing.T) {
 		t.Errorf("%q of %v, %v", got[:n], from, err)
 	}
 }
+
+// TestBatchConnEarlyTimer ends the timer of a new BatchConn while that is being made, as it does
+// where another program has the processor just then: Flush found no timer, and the process ended.
+func TestBatchConnEarlyTimer(t *testing.T) {
+	server, _ := stacktest.Pair(t)
+	c, err := server.ListenUDP("udp4", nil)
+	must(t, err)
+	defer c.Close()
+	for range 10_000 {
+		NewBatchConn(c, Batch{Size: 1, Wait: time.Nanosecond}).Flush()
+	}
+}
