@@ -52,10 +52,14 @@ func packetAims() (list []aim) {
 	return list
 }
 
-// xdpAims are those of AF_XDP beside packet sockets, on frames within the MTU: what it is to gain
-// where frames are small and come to the server, and what it may lose where they leave.
-func xdpAims() (list []aim) {
-	sockets := func(c *column) bool { return c.Name == "packet/plain" }
+// xdpAims lists those of AF_XDP beside packet sockets, on frames within the MTU: what it is to gain
+// where frames are small and come to the server, and what it may lose where they leave; on shared
+// processors and apart.
+func xdpAims() []aim { return append(xdpAimsOf(""), xdpAimsOf("-apart")...) }
+
+// xdpAimsOf lists those of one way of sharing processors.
+func xdpAimsOf(how string) (list []aim) {
+	sockets := func(c *column) bool { return c.Name == "packet/plain"+how }
 	for _, a := range []struct {
 		what, key string
 		factor    float64
@@ -63,7 +67,7 @@ func xdpAims() (list []aim) {
 		{"CPU per HTTP request", "http cpu", 0.95}, {"CPU per DNS query", "dns cpu", 0.85},
 		{"bulk to server", "up 1", 1.2}, {"bulk from server", "down 1", 0.95},
 	} {
-		for _, us := range []string{"xsk", "xsk-rings"} {
+		for _, us := range []string{"xsk" + how, "xsk-rings" + how} {
 			list = append(list, aim{what: fmt.Sprintf("%s: %s: %v of packet sockets'", us, a.what,
 				a.factor), us: us, key: a.key, peers: sockets, factor: a.factor})
 		}

@@ -148,7 +148,8 @@ func (a *arena) openVeth(spec childSpec) (err error) {
 		return err
 	}
 	if a.plain() {
-		if err := errors.Join(offloadsOff(a.client), offloadsOff(a.cable)); err != nil {
+		if err := errors.Join(offloadsOff(a.client), offloadsOff(a.cable),
+			queueInFront(a.client)); err != nil {
 			return err
 		}
 	}
@@ -160,6 +161,12 @@ func (a *arena) openVeth(spec childSpec) (err error) {
 func offloadsOff(at *lab.Net) error {
 	return command(at, "ethtool", "-K", port, "tx", "off", "tso", "off", "gso", "off", "sg", "off",
 		"rxvlan", "off", "txvlan", "off")
+}
+
+// queueInFront makes senders wait for the cable, as a NIC's queue does. Without it a veth pair
+// drops what exceeds 256 frames while an XDP program is attached at the other end (linux 6.16).
+func queueInFront(at *lab.Net) error {
+	return command(at, "tc", "qdisc", "add", "dev", port, "root", "pfifo", "limit", "1000")
 }
 
 // oneSegment makes the kernel pass no packet to the cable that is longer than its MTU.

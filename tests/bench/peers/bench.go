@@ -59,6 +59,11 @@ func overQUIC(p *peer) bool { return servedBy(p) || forwarding(p) }
 // batching selects those of overQUIC whose UDP sockets have batches of their own.
 func batching(p *peer) bool { return overQUIC(p) && p.ours() }
 
+// segmenting selects those whose UDP sockets take several datagrams in a call.
+func segmenting(p *peer) bool {
+	return kernelClient(p) && (p.ours() || p.End.Stack == stackKernel)
+}
+
 // takes reports whether the load is run on a peer in a round.
 func (b *bench) takes(p *peer, round int) bool {
 	early := round < extraRounds
@@ -82,6 +87,7 @@ func benches() []bench {
 		{name: "up16", quick: true, extra: true, for_: inMemory, run: bulk("up", 16)},
 		{name: "udp-rx", extra: true, for_: anyPeer, run: (*sample).udpUp},
 		{name: "udp-tx", for_: anyPeer, run: (*sample).udpDown},
+		{name: "udp-segments", apart: true, for_: segmenting, run: (*sample).udpSegments},
 		{name: "udp-echo", extra: true, for_: inMemory, run: (*sample).udpEcho},
 		{name: "paced", quick: true, apart: true, for_: anyPeer, run: (*sample).paced},
 		{name: "rtt", quick: true, extra: true, for_: anyPeer, run: (*sample).rtt},

@@ -164,7 +164,7 @@ func (s *sample) udpUp() error {
 }
 
 func (s *sample) udpDown() error {
-	l := load{Kind: "udp down", Seconds: s.seconds(shortTime), Size: smallUDP}
+	l := load{Kind: "udp down", Seconds: s.seconds(shortTime), Size: smallUDP, Each: 1}
 	var m metrics
 	u, client, err := s.during(func() (err error) {
 		m, err = s.loads.load(l)
@@ -175,6 +175,27 @@ func (s *sample) udpDown() error {
 	}
 	s.out["udp tx"], s.out["udp tx got"] = u.Sent/l.Seconds, m["rate"]
 	s.costs("udp tx", u, client, u.Sent, micro)
+	return nil
+}
+
+// udpSegments makes the server send datagrams that fill frames, as many in each call as it takes.
+func (s *sample) udpSegments() error {
+	l := load{Kind: "udp down", Seconds: s.seconds(shortTime), Size: 1400, Each: 46}
+	var m metrics
+	u, client, err := s.during(func() (err error) {
+		m, err = s.loads.load(l)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case u.Sent == 0:
+		return fmt.Errorf("UDP_SEGMENT: none of %v writes went out", u.Failed)
+	}
+	bytes := u.Sent * float64(l.Size)
+	s.out["udp segments"], s.out["udp segments got"] = bytes/1e6/l.Seconds,
+		m["rate"]*float64(l.Size)/1e6
+	s.costs("udp segments", u, client, bytes, 1e9)
 	return nil
 }
 

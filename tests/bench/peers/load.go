@@ -20,6 +20,7 @@ type load struct {
 	Flows   int  // connections
 	Rate    int  // of paced: requests per second, all connections together; of sfu: packets
 	Size    int  // of udp and sfu: bytes of payload; of pieces: bytes per write, 0 for a file
+	Each    int  // of udp down: datagrams in each write, 1 if it is 0
 	Port    int  // of http, http3, udp echo and sfu: the service's, if there are several
 	TLS     bool // the service over TLS
 }

@@ -29,23 +29,25 @@ func (r *runner) udpUp() (metrics, error) {
 	return metrics{"sent": float64(sent), "failed": float64(failed)}, nil
 }
 
-// udpDown has the server send, and counts.
+// udpDown makes the server send, and counts what comes.
 func (r *runner) udpDown() (metrics, error) {
 	c, err := r.host.Dial(r.ctx, "udp", r.at(portUDP))
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	if _, err := c.Write(udpBurst{r.Size, int(r.time().Milliseconds())}.encode()); err != nil {
+	burst := udpBurst{r.Size, max(r.Each, 1), int(r.time().Milliseconds())}
+	if _, err := c.Write(burst.encode()); err != nil {
 		return nil, err
 	}
 	got, b := 0, make([]byte, 64<<10)
-	for end := time.Now().Add(r.time() + 100*time.Millisecond); time.Now().Before(end); {
+	end := time.Now().Add(r.time() + 100*time.Millisecond)
+	if err := c.SetReadDeadline(end); err != nil {
+		return nil, err
+	}
+	for time.Now().Before(end) {
 		if _, err := c.Read(b); err == nil {
 			got++
-		}
-		if got%64 == 0 {
-			_ = c.SetReadDeadline(end)
 		}
 	}
 	return metrics{"received": float64(got), "rate": float64(got) / r.Seconds}, nil

@@ -186,6 +186,8 @@ func tapPeers() []*peer {
 func apartPeers() []*peer {
 	inline, inPlace := fd("recvmmsg", "host"), ourEnd()
 	inline.Inline, inPlace.InPlace = true, true
+	rings := xskEnd()
+	rings.Send.Send = stack.XDPSendRings
 	return []*peer{
 		{Name: "kernel/tap-apart",
 			About: "kernel/tap, the server and its cable on one processor, the clients on the " +
@@ -206,6 +208,13 @@ func apartPeers() []*peer {
 			End:   ourEnd(), Plumbing: plumbTAP, Apart: true, Extra: true},
 		{Name: "ours/tap-inplace-apart", About: "ours/tap-inplace, likewise", End: inPlace,
 			Plumbing: plumbTAP, Apart: true, Extra: true},
+		{Name: "packet/plain-apart", About: "packet/plain, the server on one processor, the " +
+			"clients on the other", End: packetEnd(), Plumbing: plumbPlain, Apart: true,
+			Extra: true},
+		{Name: "xsk-apart", About: "xsk, likewise", End: xskEnd(), Plumbing: plumbPlain,
+			Apart: true, Extra: true},
+		{Name: "xsk-rings-apart", About: "xsk-rings, likewise", End: rings,
+			Plumbing: plumbPlain, Apart: true, Extra: true},
 	}
 }
 

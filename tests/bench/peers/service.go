@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdma-netstack/rdma-netstack/apps/dnsd"
 )
 
@@ -234,14 +236,31 @@ func (s *services) echoUDP(size int) func(net.PacketConn) error {
 	}
 }
 
-// udpBurst is a datagram that requests datagrams of some size, for some milliseconds.
-type udpBurst struct{ size, millis int }
+// udpBurst represents a datagram that asks for datagrams of some size, so many in each call
+// (UDP_SEGMENT, if there are several), for some milliseconds.
+type udpBurst struct{ size, each, millis int }
 
 const burstMark = 0xb5
 
 func (b udpBurst) encode() []byte {
-	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{burstMark, burstMark},
-		uint32(b.size)), uint32(b.millis))
+	text := []byte{burstMark, burstMark}
+	for _, v := range []int{b.size, b.each, b.millis} {
+		text = binary.BigEndian.AppendUint32(text, uint32(v))
+	}
+	return text
+}
+
+// udpBurstLen gives the length of an encoded udpBurst.
+const udpBurstLen = 2 + 3*4
+
+func decodeBurst(text []byte) (b udpBurst, ok bool) {
+	if len(text) != udpBurstLen || text[0] != burstMark || text[1] != burstMark {
+		return b, false
+	}
+	for i, v := range []*int{&b.size, &b.each, &b.millis} {
+		*v = int(binary.BigEndian.Uint32(text[2+4*i:]))
+	}
+	return b, b.each > 0
 }
 
 // udp counts datagrams, and sends some on request.
@@ -252,24 +271,47 @@ func (s *services) udp(conn net.PacketConn) error {
 		if err != nil {
 			return err
 		}
-		if n == 10 && buf[0] == burstMark && buf[1] == burstMark {
-			s.burst(conn, from, int(binary.BigEndian.Uint32(buf[2:])),
-				int(binary.BigEndian.Uint32(buf[6:])))
+		if b, ok := decodeBurst(buf[:n]); ok {
+			s.burst(conn, from, b)
 			continue
 		}
 		s.datagrams.Add(1)
 	}
 }
 
-func (s *services) burst(conn net.PacketConn, to net.Addr, size, millis int) {
-	b := make([]byte, size)
-	for end := time.Now().Add(time.Duration(millis) * time.Millisecond); time.Now().Before(end); {
-		for range 64 {
-			if _, err := conn.WriteTo(b, to); err != nil {
+func (s *services) burst(conn net.PacketConn, to net.Addr, b udpBurst) {
+	data, oob := make([]byte, b.size*b.each), segmentControl(b.size)
+	write := func() error {
+		_, err := conn.WriteTo(data, to)
+		return err
+	}
+	if b.each > 1 {
+		c, can := conn.(interface {
+			WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (n, oobn int, err error)
+		})
+		write = func() error {
+			if !can {
+				return errors.ErrUnsupported
+			}
+			_, _, err := c.WriteMsgUDP(data, oob, to.(*net.UDPAddr))
+			return err
+		}
+	}
+	for end := time.Now().Add(time.Duration(b.millis) * time.Millisecond); time.Now().Before(end); {
+		for range (63 + b.each) / b.each {
+			if err := write(); err != nil {
 				s.failed.Add(1)
 			} else {
-				s.sent.Add(1)
+				s.sent.Add(uint64(b.each))
 			}
 		}
 	}
+}
+
+// segmentControl returns the control message UDP_SEGMENT.
+func segmentControl(size int) []byte {
+	ne := binary.NativeEndian
+	oob := ne.AppendUint64(nil, uint64(unix.CmsgLen(2)))
+	oob = ne.AppendUint32(ne.AppendUint32(oob, unix.SOL_UDP), unix.UDP_SEGMENT)
+	return append(ne.AppendUint16(oob, uint16(size)), make([]byte, unix.CmsgSpace(2)-18)...)
 }
