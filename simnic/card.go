@@ -170,12 +170,13 @@ type Caps struct {
 }
 
 // PacingCap says what rates the device keeps send queues to. The range is published of a port of
-// 100 Gbit/s (github.com/openucx/ucx/issues/10430); that a ConnectX-4 Lx takes no burst size, and
-// the number of rates of all cards, are the model's choice.
+// 100 Gbit/s (github.com/openucx/ucx/issues/10430); that a ConnectX-4 Lx takes no burst size and
+// keeps no rates for user contexts, and the number of rates of all cards, are the model's choice.
 type PacingCap struct {
 	MinKbps, MaxKbps uint32 // kbit/s; 0: no pacing
 	Rates            int    // different ones at a time, without that of no limit
 	Burst            bool   // a burst and a typical packet size can be set
+	Contexts         bool   // entries of the table can be for the queues of one user context (DEVX)
 }
 
 // DefaultCaps returns those of a ConnectX-6 Dx.
@@ -211,8 +212,9 @@ func DefaultCaps() Caps {
 		MultiPathFlows: true,
 		LogMaxFlows:    16,
 		CQModeration:   true,
-		Pacing:         PacingCap{MinKbps: 1, MaxKbps: 100_000_000, Rates: 127, Burst: true},
-		FrequencyKHz:   1000000,
-		Timestamps:     StampsFreeRunning,
+		Pacing: PacingCap{MinKbps: 1, MaxKbps: 100_000_000, Rates: 127, Burst: true,
+			Contexts: true},
+		FrequencyKHz: 1000000,
+		Timestamps:   StampsFreeRunning,
 	}
 }

@@ -23,6 +23,8 @@ type SQAttr struct {
 	MPW        bool            // takes enhanced multi-packet WQEs
 	LegacyMPW  bool            // takes legacy multi-packet WQEs
 	UMR        bool            // takes WQEs that change memory keys
+	Rate       uint64          // bits/s from reset on, until LimitRate changes it; 0: no limit
+	Burst      int             // bytes at once, with Rate
 	Netdev     bool            // frames count as the netdev's, not a user's
 	Events     func(Event)
 }
@@ -123,6 +125,9 @@ func (sq *SQ) Modify(cur, next State) error {
 	if next == StateReset || sq.state == StateReset {
 		sq.hwCI, sq.failed, sq.stopped = sq.attr.StartIndex, false, false
 		sq.db.resetDoorbell(next != StateReset, sq.hwCI)
+	}
+	if sq.state == StateReset && next == StateReady {
+		sq.rate = pacing.NewSchedule(sq.attr.Rate, sq.attr.Burst)
 	}
 	sq.state = next
 	if next == StateError && sq.runPosted() {

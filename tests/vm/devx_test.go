@@ -60,7 +60,7 @@ func (p *prompt) output() string {
 // expect waits until the last command has printed texts, in any order.
 func (p *prompt) expect(want ...string) {
 	p.Helper()
-	eventually(p.T, func() string { return fmt.Sprintf("%q in: %s", want, p.output()) },
+	p.w.eventually(p.T, func() string { return fmt.Sprintf("%q in: %s", want, p.output()) },
 		func() bool {
 			out := strings.Join(strings.Fields(p.output()), " ")
 			for _, s := range want {
@@ -75,7 +75,8 @@ func (p *prompt) expect(want ...string) {
 // query repeats a query until it shows what is wanted: the driver reads counters once a second.
 func (p *prompt) query(command string, want ...string) {
 	p.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	waited := p.w.vm.Waiting()
+	for began := time.Now(); ; {
 		p.do(command)
 		out, all := strings.Join(strings.Fields(p.output()), " "), true
 		for _, s := range want {
@@ -84,7 +85,7 @@ func (p *prompt) query(command string, want ...string) {
 		if all {
 			return
 		}
-		if time.Now().After(deadline) {
+		if time.Since(began) > patience+waited() {
 			p.Fatalf("%s: no %q in: %s", command, want, out)
 		}
 	}

@@ -103,7 +103,7 @@ func (m *dpdkMode) run(t *testing.T, w *world) {
 	argv := append(w.testpmdArgv(m.devargs), "--forward-mode=macswap", "--auto-start",
 		"--stats-period=1", "--total-num-mbufs=32768")
 	job := w.start(t, append(argv, strings.Fields(m.args)...)...)
-	eventually(t, func() string { return "testpmd forwarding: " + w.output(t, job) },
+	w.eventually(t, func() string { return "testpmd forwarding: " + w.output(t, job) },
 		func() bool { return strings.Contains(w.output(t, job), "Rx-pps") })
 	// DPDK 25.11 registers memory for all send queues at once, however it makes them
 	// (mlx5_dev_allocate_consec_tx_mem in drivers/net/mlx5/mlx5_trigger.c).

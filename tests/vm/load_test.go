@@ -20,6 +20,7 @@ import (
 var programs = []check{
 	{"perftest", testPerftest},
 	{"rule rate", testRuleRate},
+	{"sniffer", testSniffer},
 	{"sockperf", testSockperf},
 	{"ethtool under load", testTour},
 	{"LRO", testMerging},

@@ -33,7 +33,7 @@ func (w *world) paces(t *testing.T) {
 	out := w.run(t, "/init", "pace", "-mac", sliceMAC, "-rate", "8000000", "-frames",
 		fmt.Sprint(frames))
 	c := w.nic.Caps().Pacing
-	want := fmt.Sprintf("sent %d, %d to %d kbit/s\n", frames, c.MinKbps, c.MaxKbps)
+	want := fmt.Sprintf("posted\nsent %d, %d to %d kbit/s\n", frames, c.MinKbps, c.MaxKbps)
 	if out != want {
 		t.Errorf("the guest says %q, want %q", out, want)
 	}

@@ -4,12 +4,15 @@ package vm
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
+	"github.com/rdma-netstack/rdma-netstack/tests/vm/pcie"
 	"github.com/rdma-netstack/rdma-netstack/tests/vm/rig"
 )
 
@@ -258,4 +263,30 @@ func (w *world) nothingOf(t *testing.T, m upgradeMode, before simnic.Objects) {
 		w.kernels(t, m.web, 80, 53, 61440)
 	}
 	w.pinged(t, netdev4.Addr())
+}
+
+// TestHostUpgrades upgrades servers on the host's address, each time with the server before killed
+// in the end, as often as UPGRADE_ROUNDS says, in one machine. It is not a part of make test.
+func TestHostUpgrades(t *testing.T) {
+	rounds, err := strconv.Atoi(os.Getenv("UPGRADE_ROUNDS"))
+	if err != nil {
+		need.That(t, "upgrades", fmt.Errorf("make test-vm-upgrades runs it, in an hour: %w", err))
+	}
+	need.TUN(t)
+	ctx, p := t.Context(), gather(t, t.Context())
+	w := boot(t, ctx, p, cmp.Or(os.Getenv("KERNEL"), "7.2"), simnic.Config{}, pcie.Config{})
+	testProbe(t, w)
+	m := upgradeModes[slices.IndexFunc(upgradeModes,
+		func(m upgradeMode) bool { return m.web == netdev4.Addr() })]
+	n := m.few
+	n.killed = true
+	for i := range rounds {
+		t.Run(strconv.Itoa(i+1), func(t *testing.T) {
+			w.upgrades(t, m, n)
+			w.noComplaints(t)
+		})
+		if err := w.vm.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +45,10 @@ func sendPaced(d *dv.Device, r dv.TxRate, frames int) error {
 	if err := postFrames(d, frames); err != nil {
 		return err
 	}
-	settled(d)
+	fmt.Println("posted")
+	for q := d.Tx(0); q.Free() < q.Size(); q.Reclaim() { // as long as it takes
+		runtime.Gosched()
+	}
 	if limits.Burst {
 		if err := d.LimitTxRate(0, dv.TxRate{BitsPerSecond: r.BitsPerSecond, Burst: 4000,
 			TypicalPacket: 1000}); err != nil {

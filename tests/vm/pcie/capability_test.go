@@ -57,6 +57,7 @@ var behind = map[string][]string{
 	"ext_stride_num_range": nil,
 	"qos":                  {"QUERY_HCA_CAP"}, "packet_pacing": {"SET_PP_RATE_LIMIT", "MODIFY_SQ"},
 	"packet_pacing_burst_bound": nil, "packet_pacing_typical_size": nil,
+	"packet_pacing_uid":      {"SET_PP_RATE_LIMIT", "CREATE_SQ"},
 	"packet_pacing_max_rate": nil, "packet_pacing_min_rate": nil,
 	"packet_pacing_rate_table_size": nil,
 

@@ -76,6 +76,10 @@ func (f *Function) createSQ(in, out []byte) error {
 			return err
 		}
 	}
+	rate, err := f.rateFor(in)
+	if err != nil {
+		return err
+	}
 	ring, rec, use, err := f.workQueue(in, wq)
 	if err != nil {
 		return err
@@ -87,7 +91,8 @@ func (f *Function) createSQ(in, out []byte) error {
 		// allow_multi_pkt_send_wqe concerns only legacy multi-packet WQEs: linux 6.12 mlx5e sends
 		// eMPWs without it.
 		MPW: f.nic.Caps().EnhancedMPW, LegacyMPW: sqcLegacyMPW.is(ctx),
-		UMR:    sqcUMR.is(ctx),
+		UMR:  sqcUMR.is(ctx),
+		Rate: rate.kbps * 1000, Burst: int(rate.burst),
 		Netdev: f.isNetdev(wq), Events: f.queueEvent,
 	})
 	if err != nil {
@@ -123,8 +128,7 @@ func (f *Function) modifySQ(in, _ []byte) error {
 		return err
 	}
 	cur, next := stateChange(in)
-	index := sqcRate.get(part(in, queueContext, queueContextSize))
-	rate, limits, err := f.rateOf(modifySQBits.get(in), uint16(index), next)
+	rate, limits, err := f.rateOf(in, next)
 	if err == nil {
 		err = sq.Modify(cur, next)
 	}

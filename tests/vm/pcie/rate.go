@@ -14,8 +14,12 @@ var (
 	modifySQBits = field{128, 64}
 )
 
-// sendRate holds an entry of the device's table of rates.
-type sendRate struct{ kbps, burst uint64 }
+// sendRate holds an entry of the device's table of rates, and the user context whose queues may
+// have it (packet_pacing_uid): 0 and sharedContext stand for all.
+type sendRate struct {
+	kbps, burst uint64
+	context     uint32
+}
 
 // pacing returns which rates the function offers.
 func (f *Function) pacing() (c simnic.PacingCap) {
@@ -35,6 +39,7 @@ func (f *Function) pacingCaps() []capValue {
 		{"packet_pacing", field{0, 1}, 1},
 		{"packet_pacing_burst_bound", field{5, 1}, flag(c.Burst)},
 		{"packet_pacing_typical_size", field{6, 1}, flag(c.Burst)},
+		{"packet_pacing_uid", field{11, 1}, flag(c.Contexts)},
 		{"packet_pacing_max_rate", field{64, 32}, uint64(c.MaxKbps)},
 		{"packet_pacing_min_rate", field{96, 32}, uint64(c.MinKbps)},
 		{"packet_pacing_rate_table_size", field{144, 16}, uint64(c.Rates) + 1},
@@ -57,24 +62,35 @@ func (f *Function) setRate(in, _ []byte) error {
 		return errorf(statusBadParam, "%d kbit/s, want %d to %d", kbps, c.MinKbps, c.MaxKbps)
 	case !c.Burst && (burst != 0 || ratePacket.is(in)):
 		return errorf(statusBadParam, "a burst, which the card does not take")
+	case !c.Contexts && commandContext.is(in):
+		return errorf(statusBadParam, "a rate for one user context, which the card does not keep")
 	}
-	f.objects.rates[index] = sendRate{kbps, burst}
+	f.objects.rates[index] = sendRate{kbps, burst, commandContext.u32(in)}
 	return nil
 }
 
-// rateOf returns the rate that MODIFY_SQ gives a queue, and whether it gives one. Index 0 is no
-// limit.
-func (f *Function) rateOf(what uint64, index uint16, next simnic.State) (r sendRate, given bool,
-	err error) {
-	if what&modifySQBit == 0 {
+// rateFor returns the rate that a command names for a send queue. Index 0 is no limit.
+func (f *Function) rateFor(in []byte) (r sendRate, err error) {
+	index := uint16(sqcRate.get(part(in, queueContext, queueContextSize)))
+	r, known := f.objects.rates[index]
+	switch uid := commandContext.u32(in); {
+	case index != 0 && !known:
+		return r, errorf(statusBadParam, "rate %d is not set", index)
+	case r.context != 0 && r.context != sharedContext && r.context != uid:
+		return r, errorf(statusBadParam, "rate %d is user context %d's, not %d's", index,
+			r.context, uid)
+	}
+	return r, nil
+}
+
+// rateOf returns the rate that MODIFY_SQ gives a queue, and whether it gives one.
+func (f *Function) rateOf(in []byte, next simnic.State) (r sendRate, given bool, err error) {
+	if modifySQBits.get(in)&modifySQBit == 0 {
 		return r, false, nil
 	}
-	r, known := f.objects.rates[index]
-	switch {
-	case index != 0 && !known:
-		return r, false, errorf(statusBadParam, "rate %d is not set", index)
-	case next != simnic.StateReady && known:
-		return r, false, errorf(statusBadState, "rate for a send queue that is to be %v", next)
+	r, err = f.rateFor(in)
+	if err == nil && next != simnic.StateReady && r.kbps != 0 {
+		err = errorf(statusBadState, "rate for a send queue that is to be %v", next)
 	}
-	return r, next == simnic.StateReady, nil
+	return r, err == nil && next == simnic.StateReady, err
 }

@@ -48,6 +48,33 @@ func pacedDriver(t *testing.T, card string, pacing bool) (*driver, *clocktest.Cl
 // TestRate: a send queue keeps to the entry of the table that its driver gives it, on the NIC's
 // clock, until the driver takes the limit away.
 func TestRate(t *testing.T) {
+	const entry, kbps = 2, 480 // 60 bytes take a millisecond
+	for what, create := range map[string]func(p *program, in []byte) (sqn uint32){
+		"by MODIFY_SQ": func(p *program, in []byte) uint32 {
+			sqn := number.u32(p.do("CREATE_SQ", in, 16))
+			p.ready(0x905, sqn)
+			p.driver.do("SET_PP_RATE_LIMIT", rateIn(entry, kbps, 0), 16)
+			p.driver.do("MODIFY_SQ", p.toRate(sqn, entry), 16)
+			return sqn
+		},
+		// Makes an entry for the program alone and names it to CREATE_SQ, as DPDK does of those by
+		// mlx5dv_pp_alloc (drivers/net/mlx5/mlx5_txpp.c).
+		"by CREATE_SQ": func(p *program, in []byte) uint32 {
+			rate := rateIn(entry, kbps, 0)
+			commandContext.set(rate, uint64(p.uid))
+			p.do("SET_PP_RATE_LIMIT", rate, 16)
+			sqcRate.set(in[queueContext:], entry)
+			sqn := number.u32(p.do("CREATE_SQ", in, 16))
+			p.ready(0x905, sqn)
+			return sqn
+		},
+	} {
+		t.Run(what, func(t *testing.T) { testRate(t, create) })
+	}
+}
+
+// testRate sends through a queue that create makes of a CREATE_SQ, a frame in each millisecond.
+func testRate(t *testing.T, create func(p *program, in []byte) (sqn uint32)) {
 	d, c := pacedDriver(t, "", true)
 	w := &sentFrames{}
 	if err := d.nic.ConnectWire(w); err != nil {
@@ -60,11 +87,8 @@ func TestRate(t *testing.T) {
 	rings := p.register(192, 0x9c000, 0xa0000)
 	cqn := p.cq(rings, umemCQ, umemRecords)
 	tis, _ := p.tis()
-	sqn := number.u32(p.do("CREATE_SQ", p.sqIn(rings, cqn, tis), 16))
-	p.ready(0x905, sqn)
+	sqn := create(p, p.sqIn(rings, cqn, tis))
 	const frames = 8
-	d.do("SET_PP_RATE_LIMIT", rateIn(2, 480, 0), 16) // 60 bytes take a millisecond
-	d.do("MODIFY_SQ", d.toRate(sqn, 2), 16)
 	var wqe []byte
 	for i := range uint16(frames) {
 		wqe = sendWQE(sqn, i, pointer(60, key, userAddress))
@@ -100,10 +124,27 @@ func TestRateRefused(t *testing.T) {
 	}
 	d.do("a rate of 0 frees the entry", rateIn(1, 0, 0), 16)
 	d.refused("a queue to a freed rate", d.toRate(sqn, 1), 16, statusBadParam)
+	p, other := d.newProgram(), d.newProgram()
+	rate := rateIn(2, 1000, 0)
+	commandContext.set(rate, uint64(other.uid))
+	other.do("a rate of another program", rate, 16)
+	m := p.register(192, 0x9c000, 0xa0000)
+	tis, _ := p.tis()
+	in := p.sqIn(m, p.cq(m, umemCQ, umemRecords), tis)
+	sqcRate.set(in[queueContext:], 1)
+	p.refused("a new queue with an unset rate", in, 16, statusBadParam)
+	sqcRate.set(in[queueContext:], 2)
+	p.refused("a new queue with another program's rate", in, 16, statusBadParam)
+	commandContext.set(rate, sharedContext)
+	d.do("a rate for all", rate, 16)
+	p.do("a new queue with a rate for all", in, 16)
 
 	d, _ = pacedDriver(t, "cx4lx", true)
 	d.refused("a burst on a ConnectX-4 Lx", rateIn(1, 1000, 4000), 16, statusBadParam)
 	d.do("a rate on a ConnectX-4 Lx", rateIn(1, 1000, 0), 16)
+	rate = rateIn(1, 1000, 0)
+	commandContext.set(rate, uint64(d.newProgram().uid))
+	d.refused("a rate of a program on a ConnectX-4 Lx", rate, 16, statusBadParam)
 
 	d, _ = pacedDriver(t, "", false)
 	d.refused("a rate of a function without pacing", rateIn(1, 1000, 0), 16, statusBadOp)
