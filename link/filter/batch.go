@@ -19,7 +19,9 @@ type Batch struct {
 	decided [1 << 8]uint8
 	count   uint8
 	entry   pending
-	drops   uint64 // by rules that may drop ahead of the filter
+	// drops counts packets that rules have dropped since the last one that was counted by its
+	// source, for them all: the next one is from sampleAt on, which follows what batches drop.
+	drops, sampleAt uint32
 }
 
 // firstHits says how many counts of a list, that of the policy first, a batch adds to at its end. A
@@ -62,7 +64,7 @@ func (b *Batch) End() {
 		hits[n&(firstHits-1)]++
 		touched |= 1 << (n & (firstHits - 1))
 	}
-	b.count = 0
+	b.count, b.sampleAt = 0, max(b.sampleAt/2, sampledDrops)
 	for ; touched != 0; touched &= touched - 1 {
 		n := bits.TrailingZeros64(touched)
 		b.c.hits[Input][n].Add(hits[n])
@@ -87,7 +89,13 @@ const (
 	passed  Looked = 1<<16 - 1 - iota
 	further        // to be judged by receiveFurther
 	unusual        // to be judged by receiveAny
-	lastLooked
+	// turnedAway says, with the number of one of the first rules or the policy's, that this drops
+	// the packet, which is counted.
+	turnedAway = unusual - firstHits
+	// ofClass says, with the number of the class of the source, that no entry has it; with rest,
+	// that it takes more to tell.
+	ofClass    = turnedAway - (rest + 1)
+	lastLooked = ofClass
 )
 
 // Passes reports whether the packet passes, and is counted.
@@ -112,18 +120,18 @@ func (b *Batch) Look(ip []byte) Looked {
 	if len(ip) < usualLen4 || in == nil {
 		return unusual
 	}
-	var s *sources
-	var entries *addressIndex
+	s, entries := &in.v4, b.own[0]
 	var key uint64
-	var proto, high, low uint8
+	var proto, high, low, flags uint8 // flags: of TCP
 	switch h := (*[usualLen4]byte)(ip); {
 	case h[0] == 4<<4|ipv4Len/4 && h[6]&((offsetBits|moreBit)>>8) == 0 && h[7] == 0:
-		s, entries, key = &in.v4, b.own[0], uint64(binary.BigEndian.Uint32(h[12:]))
-		proto, high, low = h[9], h[ipv4Len+2], h[ipv4Len+3]
+		key = uint64(binary.BigEndian.Uint32(h[12:]))
+		proto, high, low, flags = h[9], h[ipv4Len+2], h[ipv4Len+3], h[usualLen4-1]
 	case h[0]>>4 == 6 && len(ip) >= usualLen6:
 		h := (*[usualLen6]byte)(ip)
-		s, entries, key = &in.v6, b.own[1], bigEndian64(h[8:])
-		proto, high, low = h[6], h[ipv6Len+2], h[ipv6Len+3]
+		s, entries = &in.v6, b.own[1]
+		key = bigEndian64(h[8:])
+		proto, high, low, flags = h[6], h[ipv6Len+2], h[ipv6Len+3], h[usualLen6-1]
 	default:
 		return unusual
 	}
@@ -131,67 +139,125 @@ func (b *Batch) Look(ip []byte) Looked {
 	if !k.isOf(proto) {
 		return unusual
 	}
-	class := s.by.high.look(key)
-	if class >= within || entries != nil && entries.high.look(key) != 0 {
+	x := &s.by.high
+	cell := x.cellOf(key)
+	class := x.root.cells.code(cell)
+	if class == rest {
+		if entries != nil {
+			return further
+		}
+		class = x.runs.codeIn(x.runs.wordOf(cell), key)
+		by, n, drops := s.deniedBy[class], b.count, b.drops+1
+		if by != 0 && drops < b.sampleAt && n != uint8(len(b.decided)-1) &&
+			(k != kindTCP && high < firstDialPort>>8 || k == kindTCP && isFirstSYN(flags)) {
+			b.decided[n], b.count, b.drops = by, n+1, drops
+			return turnedAway + Looked(by)
+		}
+		return ofClass + Looked(class)
+	}
+	if entries != nil && entries.high.look(key) != 0 {
 		return further
 	}
 	o := s.outcomeOf(uint32(class), k, high, low)
 	n := b.count
-	if o >= firstHits || n == uint8(len(b.decided)-1) {
+	if n == uint8(len(b.decided)-1) {
 		return Looked(o)
 	}
-	b.decided[n], b.count = uint8(o), n+1
-	return passed
+	b.decided[n] = uint8(o)
+	switch {
+	case o < firstHits:
+		b.count = n + 1
+		return passed
+	case o == refusedDatagram, o == refusedSegment && isFirstSYN(flags):
+		b.count = n + 1
+		return turnedAway
+	}
+	if by := o &^ (firstHits - 1); by == refusedDatagram ||
+		by == refusedSegment && isFirstSYN(flags) {
+		if drops := b.drops + 1; drops < b.sampleAt {
+			b.drops, b.count = drops, n+1
+			return turnedAway + Looked(o-by)
+		}
+	}
+	return Looked(o)
 }
 
 // Decide says why a packet that Look does not let pass is dropped; "": it is not, and is counted.
 func (b *Batch) Decide(ip []byte, l Looked) string {
-	o := outcome(l)
-	if o < dropped || o >= asked {
-		return b.decideFurther(ip, l)
+	if n := l - turnedAway; n < firstHits {
+		return b.in.refusals[n]
 	}
-	n := uint32(o &^ dropped)
-	b.countHit(n)
-	return b.drop(ip, n)
+	return b.decideLooked(ip, l)
 }
 
-// decideFurther does what Decide does where Look has found no rule that drops.
-func (b *Batch) decideFurther(ip []byte, l Looked) string {
-	switch l {
-	case further:
+// decideLooked does what Decide does for what Look has not decided about.
+func (b *Batch) decideLooked(ip []byte, l Looked) string {
+	switch {
+	case l == further, l == ofClass+rest:
 		return b.receiveFurther(ip)
-	case unusual:
+	case l == unusual:
 		return b.receiveAny(ip)
+	case l >= ofClass:
+		return b.decideClass(ip, uint32(l-ofClass))
 	}
-	n := uint32(l)
-	if o := outcome(l); o >= asked {
-		d := &b.in.byPort.all[o&^asked]
-		flags := uint8(0)
-		if proto, h := usualTransport(ip); proto == protoTCP {
-			flags = h[13]
-		}
-		if d.asks.has(flags) {
-			return b.receiveAny(ip)
-		}
-		n = uint32(d.number)
-		if d.verdict == Drop {
-			b.countHit(n)
-			return b.drop(ip, n)
-		}
+	return b.decideOutcome(ip, outcome(l))
+}
+
+// decideOutcome does what Decide does for a packet that Look has found to be whole.
+func (b *Batch) decideOutcome(ip []byte, o outcome) string {
+	o = o.asDropped()
+	n := uint32(o &^ dropped)
+	switch {
+	case o >= asked:
+		return b.decideAsked(ip, &b.in.byPort.all[o&^asked])
+	case o > dropped:
+		b.countHit(n)
+		return b.drop(ip, n)
+	case o == dropped:
+		return b.refuse(ip)
 	}
 	b.countHit(n)
 	return ""
 }
 
-// drop says why a whole packet is dropped that a rule is against, from 1, or the policy, 0; "": it
-// is not, as what this host has begun lets it pass.
-func (b *Batch) drop(ip []byte, n uint32) string {
-	if b.letsUsual(ip, n == 0) {
+// decideAsked does what Decide does if that depends on more than source and port.
+func (b *Batch) decideAsked(ip []byte, d *decision) string {
+	flags := uint8(0)
+	if proto, h := usualTransport(ip); proto == protoTCP {
+		flags = h[13]
+	}
+	if d.asks.has(flags) {
+		return b.receiveAny(ip)
+	}
+	n := uint32(d.number)
+	if d.verdict == Drop && n == 0 {
+		return b.refuse(ip)
+	}
+	b.countHit(n)
+	if d.verdict == Drop {
+		return b.drop(ip, n)
+	}
+	return ""
+}
+
+// refuse says why the policy drops a whole packet; "": it does not, as what this host has begun
+// lets it pass.
+func (b *Batch) refuse(ip []byte) string {
+	b.countHit(0)
+	if b.letsUsual(ip, true) {
 		return ""
 	}
-	if n > 0 && b.c.spans[n-1] != nil && b.sampleDrop() {
-		b.packet.Read(ip)
-		b.c.tallySource(int32(n), &b.packet, sampledDrops)
+	return b.in.why[0]
+}
+
+// drop says why a whole packet is dropped that a rule is against, from 1; "": it is not, as what
+// this host has begun lets it pass.
+func (b *Batch) drop(ip []byte, n uint32) string {
+	if b.letsUsual(ip, false) {
+		return ""
+	}
+	if drops := b.sampleDrop(); drops > 0 && b.c.spans[n-1] != nil {
+		b.c.tallySource(int32(n), usualSource(ip), drops)
 		b.f.offload.wakeUp()
 	}
 	return b.in.why[n]
@@ -220,15 +286,19 @@ func usualTransport(ip []byte) (proto uint8, header *[usualLen]byte) {
 	return ip[6], (*[usualLen]byte)(ip[ipv6Len:])
 }
 
+// usualSource returns the source of such a packet.
+func usualSource(ip []byte) address {
+	if ip[0]>>4 == 4 {
+		return address{hi: uint64(binary.BigEndian.Uint32(ip[12:]))}
+	}
+	return address{bigEndian64(ip[8:]), bigEndian64(ip[16:])}
+}
+
 // receiveFurther does what Receive does where one look at the source is not enough.
 func (b *Batch) receiveFurther(ip []byte) string {
-	s, entries := &b.in.v4, b.own[0]
-	var src address
-	if ip[0]>>4 == 4 {
-		src.hi = uint64(binary.BigEndian.Uint32(ip[12:]))
-	} else {
+	s, entries, src := &b.in.v4, b.own[0], usualSource(ip)
+	if ip[0]>>4 != 4 {
 		s, entries = &b.in.v6, b.own[1]
-		src = address{bigEndian64(ip[8:]), bigEndian64(ip[16:])}
 	}
 	if entries != nil {
 		if n := entries.find(src); n > 0 {
@@ -238,9 +308,17 @@ func (b *Batch) receiveFurther(ip []byte) string {
 			return b.dropByEntry(n)
 		}
 	}
+	return b.decideClass(ip, s.by.find(src))
+}
+
+// decideClass does what Decide does for a packet of which the source's class is known.
+func (b *Batch) decideClass(ip []byte, class uint32) string {
+	s := &b.in.v4
+	if ip[0]>>4 != 4 {
+		s = &b.in.v6
+	}
 	proto, h := usualTransport(ip)
-	o := s.outcomeOf(s.by.find(src), usualKind(proto), h[2], h[3])
-	return b.Decide(ip, Looked(o))
+	return b.decideOutcome(ip, s.outcomeOf(class, usualKind(proto), h[2], h[3]))
 }
 
 // passesEntry counts a packet of an entry, and reports whether it is let in whatever the list says.
@@ -290,15 +368,23 @@ func (b *Batch) receiveAny(ip []byte) string {
 	if b.lets(p, ip, n == 0) {
 		return ""
 	}
-	if n > 0 && c.spans[n-1] != nil && b.sampleDrop() {
-		c.tallySource(n, p, sampledDrops)
-		b.f.offload.wakeUp()
+	if n > 0 {
+		if drops := b.sampleDrop(); drops > 0 && c.spans[n-1] != nil {
+			c.tallySource(n, p.src, drops)
+			b.f.offload.wakeUp()
+		}
 	}
 	return in.why[n]
 }
 
-// sampleDrop reports whether a packet that is dropped counts for all that were since the last one.
-func (b *Batch) sampleDrop() bool {
+// sampleDrop counts a packet that a rule has dropped, and returns how many the packet is to count
+// for by its source; 0: others do.
+func (b *Batch) sampleDrop() uint64 {
 	b.drops++
-	return b.drops%sampledDrops == 0
+	if b.drops < b.sampleAt {
+		return 0
+	}
+	drops := b.drops
+	b.drops, b.sampleAt = 0, min(drops*sampleGrowth, maxSampled)
+	return uint64(drops)
 }

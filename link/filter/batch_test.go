@@ -333,3 +333,148 @@ func FuzzShortWay(f *testing.F) {
 		}
 	})
 }
+
+// TestFirstLook: a list's prefixes are decided about by the first look, at both sides of each edge,
+// beside rules about few sources and prefixes ahead of the list; outside of all prefixes as well.
+func TestFirstLook(t *testing.T) {
+	r := rand.New(rand.NewPCG(36, 10))
+	few := "ip saddr 0.0.0.0/16 accept; ip saddr 0.1.0.0/16 tcp dport 1-9 drop; " +
+		"ip saddr { 0.2.0.0/16, 0.4.0.0/16 } udp dport 1-9 accept; "
+	few = few + strings.NewReplacer("ip ", "ip6 ", "0.0.0.0/16", "2a00::/48", "0.1.0.0/16",
+		"2a00:0:1::/48", "0.2.0.0/16", "2a00:0:2::/48", "0.4.0.0/16", "2a00:0:4::/48").Replace(few)
+	for _, list := range []string{"networks", "mixed", "hosts", "networks6"} {
+		for _, n := range []int{1, 10, 300, 10_000} {
+			for _, before := range []string{"", few}[:min(n, 2)] {
+				prefixes := randomPrefixes(list, n)
+				l, err := Parse(strings.Replace(denying(prefixes), "ip", before+"ip", 1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				w, err := newTwin(l)
+				if err != nil {
+					t.Fatal(err)
+				}
+				testFirstLook(t, r, w, fmt.Sprintf("%d %s behind %q", n, list, before), prefixes)
+			}
+		}
+	}
+}
+
+func testFirstLook(t *testing.T, r *rand.Rand, w *twin, list string, prefixes []netip.Prefix) {
+	var looked, searched int
+	for turn := range 40 {
+		var all [][]byte
+		for range 50 {
+			ip := packetNear(r, prefixes)
+			if turn >= 20 && r.IntN(8) == 0 {
+				w.each(func(f *Filter) { f.Send(answerTo(ip, flagSYN)) })
+			}
+			all = append(all, ip)
+		}
+		if turn >= 30 && r.IntN(2) == 0 {
+			p := prefixes[r.IntN(len(prefixes))]
+			w.each(func(f *Filter) {
+				if err := f.Allow(p, 0); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		w.a.Begin(w.short)
+		for _, ip := range all {
+			if turn >= 20 { // more than the list counts
+				break
+			}
+			w.a.count, w.a.drops, w.a.sampleAt = 0, 0, maxSampled
+			var p Packet
+			p.Read(ip)
+			v, number := w.short.current.Load().list.Judge(Input, &p)
+			proto, h := usualTransport(ip)
+			atOnce := number > 0 && (proto == protoTCP && isFirstSYN(h[13]) ||
+				proto == protoUDP && p.dport < firstDialPort)
+			l := w.a.Look(ip)
+			turned := l >= turnedAway && l < turnedAway+firstHits
+			switch {
+			case l == further, l == ofClass+rest:
+				searched++
+			case turned && (v == Accept || int(l-turnedAway) != number), l.Passes() && v == Drop,
+				v == Drop && atOnce && !turned:
+				t.Fatalf("%s: %x: %d at once, by the list rule %d: %s", list, ip, l, number, v)
+			}
+			looked++
+		}
+		w.a.count, w.a.drops = 0, 0
+		short, long := w.receive(all...)
+		for i := range short {
+			if short[i] != long[i] {
+				t.Fatalf("%s: %x: %q, rule by rule %q", list, all[i], short[i], long[i])
+			}
+		}
+	}
+	if differ := w.compare(); differ != "" {
+		t.Fatalf("%s: the counts are\n%s", list, differ)
+	}
+	if searched > looked/20 {
+		t.Errorf("%s: for %d of %d packets the first look is not enough", list, searched, looked)
+	}
+}
+
+// packetNear makes a packet from an edge of one of the prefixes, from outside of it, or elsewhere.
+func packetNear(r *rand.Rand, prefixes []netip.Prefix) []byte {
+	p := prefixes[r.IntN(len(prefixes))]
+	first, family := addressOf(p.Addr())
+	last := first.lastOf(family, p.Bits())
+	src := []address{first, last, first.previous(family), last.next(family)}[r.IntN(4)]
+	if r.IntN(4) == 0 {
+		src.hi = r.Uint64() & highest(family).hi
+	}
+	from, to := src.prefixFrom(family, p.Addr().BitLen()).Addr().String(), "192.0.2.10"
+	if family == 6 {
+		to = "2001:db8::10"
+	}
+	return packet(from, to, []uint8{protoTCP, protoUDP}[r.IntN(2)],
+		[]uint8{flagSYN, flagACK}[r.IntN(2)], uint16(r.IntN(1<<16)),
+		[]uint16{443, 53, 22, 67, firstDialPort - 1, firstDialPort}[r.IntN(6)])
+}
+
+// TestDeniedInPart: prefixes that several rules drop from, or that one does not drop all from, or a
+// rule behind the first ones, are not taken for those that one rule denies.
+func TestDeniedInPart(t *testing.T) {
+	r := rand.New(rand.NewPCG(36, 11))
+	others := strings.Repeat("meta l4proto 99 drop; ", firstHits+5)
+	for _, rules := range []string{"FROM meta l4proto tcp drop; FROM drop",
+		"FROM tcp dport 22 drop", "FROM udp dport 67 accept; FROM drop",
+		"FROM meta l4proto udp drop",
+		"FROM meta l4proto { tcp, udp } drop",
+		"FROM tcp flags syn / syn drop; FROM drop", "FROM limit rate 20/minute drop",
+		others + "FROM drop", "FROM accept"} {
+		for _, list := range []string{"hosts", "networks6"} {
+			prefixes := randomPrefixes(list, 300)
+			from, _, _ := strings.Cut(strings.TrimPrefix(denying(prefixes),
+				"chain input { policy drop; "), " drop;")
+			text := "chain input { " + strings.ReplaceAll(rules, "FROM", from) + "; }"
+			l, err := Parse(text)
+			if err != nil {
+				t.Fatal(err, rules)
+			}
+			w, err := newTwin(l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				var all [][]byte
+				for range 50 {
+					all = append(all, packetNear(r, prefixes))
+				}
+				short, long := w.receive(all...)
+				for i := range short {
+					if short[i] != long[i] {
+						t.Fatalf("%s: %x: %q, rule by rule %q", rules, all[i], short[i], long[i])
+					}
+				}
+			}
+			if differ := w.compare(); differ != "" {
+				t.Fatalf("%s: the counts are\n%s", rules, differ)
+			}
+		}
+	}
+}

@@ -14,9 +14,10 @@ type program struct {
 	rules     []check
 	v4, v6    sources
 	byPort    decisions
-	drops     bool     // some packet may be dropped
-	why       []string // by number of the rule, 0: the policy; for captures
-	meters    []int    // sizes of those that the rules need
+	drops     bool              // some packet may be dropped
+	why       []string          // by number of the rule, 0: the policy; for captures
+	refusals  [firstHits]string // the first of them
+	meters    []int             // sizes of those that the rules need
 }
 
 // check holds what is left of a rule once the source address is known to match.
@@ -93,13 +94,16 @@ func (c *check) mayMatch(family uint8, k kind) (may, always bool) {
 
 // sources holds the rules that may match, by source address of one family.
 type sources struct {
-	by      addressIndex // values are numbers of classes, of the first kind
-	classes []class
+	by      addressIndex // values are numbers of sources' classes
+	classes []class      // of each class of sources kinds, one after the other
 	// rows holds the pages of each class for TCP, and those for UDP behind them; pages shares those
 	// of program.byPort. Of classes that rows lacks the rules are asked one by one.
 	rows   []uint16
 	pages  []portPage
 	checks []uint32 // of all classes, one after the other: numbers in program.rules
+	// deniedBy holds the number of the rule that drops all TCP and UDP from a class, of the first
+	// rules and classes; 0: there is none.
+	deniedBy [rest + 1]uint8
 }
 
 // class holds the addresses and the kind of packet at which the same rules may match.
@@ -134,6 +138,7 @@ func compile(d Direction, c *chainText) (*program, error) {
 		p.why = append(p.why, fmt.Sprintf("rule %d of the filter's chain %s drops it (line %d)",
 			i+1, d, r.line))
 	}
+	copy(p.refusals[:], p.why)
 	byPort := newDecisionMaker(&p.byPort, p.rules, c.policy)
 	for family, into := range map[uint8]*sources{4: &p.v4, 6: &p.v6} {
 		if err := into.compile(family, c.rules, byPort); err != nil {
@@ -268,15 +273,78 @@ func (s *sources) compile(family uint8, rules []rule, byPort *decisionMaker) err
 			break
 		}
 	}
+	s.putCommonFirst(all)
 	s.by = *newAddressIndex(all, sourceCells)
+	s.by.high.addRuns()
+	s.noteDenied(family, byPort.checks)
 	return nil
 }
 
-// rowOf returns where in sources.rows that of a class is, TCP's or UDP's. class is the first of a
-// source's, of which there are kinds.
-func rowOf(class uint32, k kind) int {
-	return int(class)*(2*pagesOfRow/int(kinds)) + int(k)*pagesOfRow
+// putCommonFirst gives the least numbers, which an index finds by one look, to the classes of most
+// intervals.
+func (s *sources) putCommonFirst(all []boundary) {
+	classes, withRows := len(s.classes)/int(kinds), len(s.rows)/rowOf(1, 0)
+	count, at, of := make([]int, classes), make([]uint32, classes), make([]uint32, classes)
+	for _, b := range all {
+		count[b.value]++
+	}
+	for n := range of {
+		at[n], of[n] = uint32(n), uint32(n)
+	}
+	for to := range min(rest, withRows) {
+		most := to
+		for n := to + 1; n < withRows; n++ {
+			if count[of[n]] > count[of[most]] {
+				most = n
+			}
+		}
+		s.swapClasses(to, most)
+		of[to], of[most] = of[most], of[to]
+		at[of[to]], at[of[most]] = uint32(to), uint32(most)
+	}
+	for i := range all {
+		all[i].value = at[all[i].value]
+	}
 }
+
+// swapClasses exchanges two classes, both of which have rows.
+func (s *sources) swapClasses(a, b int) {
+	for k := range int(kinds) {
+		i, j := a*int(kinds)+k, b*int(kinds)+k
+		s.classes[i], s.classes[j] = s.classes[j], s.classes[i]
+	}
+	for k := range rowOf(1, 0) {
+		i, j := rowOf(uint32(a), 0)+k, rowOf(uint32(b), 0)+k
+		s.rows[i], s.rows[j] = s.rows[j], s.rows[i]
+	}
+}
+
+// noteDenied makes deniedBy.
+func (s *sources) noteDenied(family uint8, rules []check) {
+	for n := range s.deniedBy[:min(rest, len(s.classes)/int(kinds))] {
+		tcp := s.firstDrop(family, rules, n, kindTCP)
+		if tcp == s.firstDrop(family, rules, n, kindUDP) && tcp < firstHits {
+			s.deniedBy[n] = uint8(tcp)
+		}
+	}
+}
+
+// firstDrop returns the number of the rule that drops all packets of a kind from a class; 0: there
+// is none.
+func (s *sources) firstDrop(family uint8, rules []check, n int, k kind) int32 {
+	c := s.classes[n*int(kinds)+int(k)]
+	if c.count == 0 {
+		return 0
+	}
+	r := &rules[s.checks[c.first]]
+	if _, always := r.mayMatch(family, k); !always || r.verdict != Drop {
+		return 0
+	}
+	return r.number
+}
+
+// rowOf returns where in sources.rows that of a source's class is, TCP's or UDP's.
+func rowOf(class uint32, k kind) int { return (int(class)*2 + int(k)) * pagesOfRow }
 
 // outcomeOf returns the outcome for a source of a class and a port, given as two bytes.
 func (s *sources) outcomeOf(class uint32, k kind, high, low uint8) outcome {
@@ -303,8 +371,8 @@ func (e edge) apply(active []uint32) []uint32 {
 	return active
 }
 
-// classesOf returns the number of the first of the classes with these rules, one for each kind of
-// packet, as far as they can be reached.
+// classesOf returns the number of the class of sources with these rules, which has one in classes
+// for each kind of packet, as far as they can be reached.
 func (s *sources) classesOf(family uint8, active []uint32, byPort *decisionMaker,
 	known map[string]uint32) (uint32, error) {
 	var reached [kinds][]uint32
@@ -325,7 +393,7 @@ func (s *sources) classesOf(family uint8, active []uint32, byPort *decisionMaker
 	if n, ok := known[string(key)]; ok {
 		return n, nil
 	}
-	n := uint32(len(s.classes))
+	n := uint32(len(s.classes)) / uint32(kinds)
 	for k, rules := range reached {
 		if len(s.checks)+len(rules) > maxChecks {
 			return 0, fmt.Errorf("more than %d combinations of source addresses and rules: write "+
@@ -348,7 +416,7 @@ func (p *program) judge(k *Packet, limits func(*check) bool) (Verdict, int32) {
 	if k.family == 6 {
 		s = &p.v6
 	}
-	c := s.classes[s.by.find(k.src)+uint32(k.group)]
+	c := s.classes[s.by.find(k.src)*uint32(kinds)+uint32(k.group)]
 	for _, i := range s.checks[c.first : c.first+c.count] {
 		r := &p.rules[i]
 		if r.needs != 0 && !r.matches(k, limits) {

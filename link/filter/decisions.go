@@ -17,12 +17,16 @@ type decisions struct {
 type portPage [1 << 8]outcome
 
 // outcome holds the number of the rule that accepts, from 1, or 0 for the policy; with the bit
-// dropped of the one that drops; or, with the bit asked, the number of a decision.
+// dropped of the one that drops; or, with the bit asked, the number of a decision. refusedDatagram
+// and refusedSegment, with the number of one of the first rules that drops, say that it does so
+// whatever this host has sent: datagrams, or segments that begin connections.
 type outcome uint16
 
 const (
-	dropped outcome = 1 << 14
-	asked   outcome = 1 << 15
+	refusedDatagram outcome = 1 << 13
+	refusedSegment  outcome = refusedDatagram + firstHits
+	dropped         outcome = 1 << 14
+	asked           outcome = 1 << 15
 )
 
 // decision says what becomes of packets if it depends on more than the port, or if the rule's
@@ -104,15 +108,15 @@ func (m *decisionMaker) rowOf(k kind, reached []uint32) []uint16 {
 	}
 	row, known := m.known[string(key)]
 	if !known {
-		row = m.makeRow(reached)
+		row = m.makeRow(k, reached)
 		m.known[string(key)] = row
 	}
 	return row
 }
 
 // makeRow makes a row.
-func (m *decisionMaker) makeRow(reached []uint32) (row []uint16) {
-	edges := []int{0, 1 << 16}
+func (m *decisionMaker) makeRow(k kind, reached []uint32) (row []uint16) {
+	edges := append([]int{0, 1 << 16}, k.refusalEdges()...)
 	for _, r := range reached {
 		edges = append(edges, m.edges[r]...)
 	}
@@ -126,6 +130,9 @@ func (m *decisionMaker) makeRow(reached []uint32) (row []uint16) {
 	var page portPage
 	for i, from := range edges[:len(edges)-1] {
 		o := m.outcomeOf(m.decideFor(reached, uint16(from)))
+		if o >= dropped && o < dropped+firstHits {
+			o = k.refusedBy(o&^dropped, uint16(from))
+		}
 		for to := edges[i+1]; from < to; {
 			if from&0xff == 0 && to-from >= len(page) {
 				row = append(row, m.wholePage(o))
@@ -139,6 +146,35 @@ func (m *decisionMaker) makeRow(reached []uint32) (row []uint16) {
 		}
 	}
 	return row
+}
+
+// refusalEdges returns the ports at which the outcome of refusedBy begins or ends.
+func (k kind) refusalEdges() []int {
+	if k == kindTCP {
+		return nil
+	}
+	return []int{dhcpServer4, dhcpClient4 + 1, dhcpClient6, dhcpServer6 + 1, firstDialPort}
+}
+
+// refusedBy returns the outcome for packets of a kind to a port that one of the first rules, or 0,
+// the policy, drops.
+func (k kind) refusedBy(rule outcome, port uint16) outcome {
+	switch {
+	case k == kindTCP:
+		return refusedSegment | rule
+	case port >= firstDialPort, rule == 0 && port >= dhcpServer4 && port <= dhcpClient4,
+		rule == 0 && port >= dhcpClient6 && port <= dhcpServer6:
+		return dropped | rule
+	}
+	return refusedDatagram | rule
+}
+
+// asDropped returns the outcome without what refusedBy tells.
+func (o outcome) asDropped() outcome {
+	if o >= refusedDatagram && o < refusedSegment+firstHits {
+		return dropped | o&(firstHits-1)
+	}
+	return o
 }
 
 // decideFor returns what becomes of packets to a port.
@@ -173,7 +209,7 @@ func (c *check) asksPortOnly() bool {
 
 // outcomeOf returns the outcome of a decision.
 func (m *decisionMaker) outcomeOf(d decision) outcome {
-	if d.asks == (byteSet{}) && d.number < int32(dropped) {
+	if d.asks == (byteSet{}) && d.number < int32(refusedDatagram) {
 		if d.verdict == Drop {
 			return outcome(d.number) | dropped
 		}

@@ -20,8 +20,9 @@
 // rule that matches decides, or else the policy of the chain.
 //
 // A list is compiled at each change (compile.go): source addresses become intervals with a direct
-// index (index.go), each with the rules that may match there, so that the number of prefixes does
-// not count, and with a table of what becomes of TCP and UDP by destination port (decisions.go).
+// index (index.go, runs.go), each with the rules that may match there, so that the number of
+// prefixes does not count, and with a table of what becomes of TCP and UDP by destination port
+// (decisions.go).
 // Batch judges most packets by these two looks alone. Filter has the compiled form, for any number
 // of endpoints; a change of the list is seen by each packet as a whole.
 //

@@ -62,7 +62,7 @@ type compiled struct {
 	meters  []*meter                    // by program.meters of input
 	// spans counts what rules of input have dropped by ranges of sources, by rule from 0; nil: not
 	// of that rule
-	spans   [][]tally
+	spans   []*spanTallies
 	allowed []*Entry
 	entries []*Entry
 	special [2]*addressIndex // by family, 4 first; value n: entries[n-1]; nil: there are none

@@ -144,6 +144,12 @@ func TestVerdicts(t *testing.T) {
 		{packet("2001:db9::1", us6, protoICMPv6, 128, 0, 0), "policy"}, // the limit
 		{packet("fe80::1", us6, protoICMPv6, 135, 0, 0), ""},           // housekeeping
 		{packet("192.0.2.1", us, protoUDP, 0, 67, 68), ""},
+		{packet("192.0.2.1", us, protoUDP, 0, 68, 67), ""},
+		{packet("192.0.2.1", us, protoUDP, 0, 66, 69), "policy"},
+		{packet("192.0.2.1", us, protoUDP, 0, 67, 1026), "policy"},
+		{packet("fe80::1", us6, protoUDP, 0, 547, 546), ""},
+		{packet("fe80::1", us6, protoUDP, 0, 546, 547), ""},
+		{packet("fe80::1", us6, protoUDP, 0, 545, 548), "policy"},
 		{fragment(packet("198.51.100.8", us, protoTCP, flagACK, 4000, 443), 7, 0, true), ""},
 		{fragment(packet("198.51.100.8", us, protoTCP, 0, 4000, 443), 7, 100, true), ""},
 		{fragment(packet("198.51.100.8", us, protoTCP, 0, 4000, 443), 8, 100, true), "policy"},
@@ -473,8 +479,9 @@ func TestCompiled(t *testing.T) {
 // TestIndex compares the index with a search from the start, for numbers in heaps and far apart.
 func TestIndex(t *testing.T) {
 	r := rand.New(rand.NewPCG(36, 2))
-	for range 300 {
-		starts := []start{{}}
+	for turn := range 300 {
+		values := []uint32{2, 4, 5, maxValue}[turn%4]
+		starts := []start{{0, r.Uint32N(2)}}
 		for n := r.IntN(200); len(starts) < n; {
 			step := uint64(1 + r.IntN(3))
 			if r.IntN(4) == 0 {
@@ -484,19 +491,30 @@ func TestIndex(t *testing.T) {
 			if last+step+1 <= last {
 				break
 			}
-			starts = append(starts, start{last + step + 1, uint32(len(starts))})
+			starts = append(starts, start{last + step + 1,
+				(starts[0].value + uint32(len(starts))) % values})
 		}
 		x := newIndex(starts, r.IntN(13))
+		if turn%3 > 0 {
+			x.addRuns()
+		}
+		var behind []uint64
+		for i := range uint64(cellsInWord) {
+			behind = append(behind, starts[len(starts)-1].at+i<<x.root.shift)
+		}
 		for i := range starts {
 			s := starts[i].at
-			for _, key := range []uint64{s, s + 1, s - 1, s ^ r.Uint64()>>r.IntN(64),
-				math.MaxUint64, math.MaxUint64 - r.Uint64N(9)} {
+			for _, key := range append([]uint64{s, s + 1, s - 1, s ^ r.Uint64()>>r.IntN(64),
+				math.MaxUint64, math.MaxUint64 - r.Uint64N(9)}, behind...) {
 				want := uint32(len(starts) - 1)
 				for want > 0 && starts[want].at > key {
 					want--
 				}
-				if got := x.find(key); got != want {
-					t.Fatalf("%d at start %d: %d, want %d of %v", key, i, got, want, starts)
+				for _, got := range []uint32{x.find(key), x.findFurther(key)} {
+					if got != starts[want].value {
+						t.Fatalf("%d at start %d: %d, want %d of %v", key, i, got,
+							starts[want].value, starts)
+					}
 				}
 			}
 		}

@@ -60,8 +60,12 @@ const (
 	lastHold  = 1 << 12
 	// aging says how often scores lose an eighth.
 	aging = time.Second
-	// sampledDrops says which part of the packets that a list's prefixes drop is counted by prefix.
+	// sampledDrops says which part of the packets that a list's prefixes drop is counted by prefix
+	// if few are: one counts for so many. The next one counts for sampleGrowth times as many, up to
+	// maxSampled, half as many after each batch: in a flood about one in 4 batches is looked at.
 	sampledDrops = 16
+	sampleGrowth = 8
+	maxSampled   = 1 << 12
 	// maxBlocks bounds the blocks of ports and the prefixes that one range makes.
 	maxBlocks = 4
 	maxBound  = 1024
@@ -151,8 +155,8 @@ func (f *Filter) Busiest() (all []Offload, more bool) {
 			continue
 		}
 		of := &c.list.chains[Input].rules[r]
-		for i := range spans {
-			t := &spans[i]
+		for i := range spans.all {
+			t := &spans.all[i]
 			if ages {
 				t.ageTally()
 			}
@@ -364,25 +368,34 @@ func mayOffload(rules []rule) []bool {
 	return may
 }
 
+// spanTallies counts the packets of each range of a rule's sources.
+type spanTallies struct {
+	by  *addressIndex // values are places in all, of sources that are in one
+	all []tally
+}
+
 // newSpans makes the counts by range of source.
-func newSpans(rules []rule) [][]tally {
-	spans := make([][]tally, len(rules))
+func newSpans(rules []rule) []*spanTallies {
+	spans := make([]*spanTallies, len(rules))
 	for i, may := range mayOffload(rules) {
-		if may {
-			spans[i] = make([]tally, len(rules[i].src.spans))
+		if !may {
+			continue
 		}
+		all := rules[i].src.spans
+		firsts := make([]boundary, 0, 1+len(all))
+		if len(all) == 0 || all[0].first != (address{}) {
+			firsts = append(firsts, boundary{})
+		}
+		for n, s := range all {
+			firsts = append(firsts, boundary{s.first, uint32(n)})
+		}
+		spans[i] = &spanTallies{newAddressIndex(firsts, 0), make([]tally, len(all))}
 	}
 	return spans
 }
 
-// tallySource counts a packet that a rule has dropped by the range that its source is in.
-func (c *compiled) tallySource(rule int32, p *Packet, n uint64) {
-	of := &c.list.chains[Input].rules[rule-1]
-	i, found := slices.BinarySearchFunc(of.src.spans, p.src, func(r span, a address) int {
-		return r.first.compare(a)
-	})
-	if !found {
-		i--
-	}
-	c.spans[rule-1][i].n.Add(n)
+// tallySource counts packets that a rule has dropped by the range that their source is in.
+func (c *compiled) tallySource(rule int32, src address, n uint64) {
+	s := c.spans[rule-1]
+	s.all[s.by.find(src)].n.Add(n)
 }

@@ -1,6 +1,9 @@
 package filter
 
-import "testing"
+import (
+	"math/rand/v2"
+	"testing"
+)
 
 // TestSampledFloodStays: of a flood that something ahead of the filter drops without counting, the
 // part that comes all the same keeps it dropped there, until the flood is over.
@@ -68,4 +71,45 @@ func TestUncountedFloodStays(t *testing.T) {
 		}
 	}
 	t.Error("the flood is over, and still looked for")
+}
+
+// TestSampledBySource: whatever comes in a batch, the packets that rules drop are counted by ranges
+// of sources, each about as often as it sends, and none twice.
+func TestSampledBySource(t *testing.T) {
+	const text = "chain input { ip saddr { 10.0.0.0/8, 198.51.100.0/24, 203.0.113.7 } drop; " +
+		"ip6 saddr { 2001:db8::/32, 2001:db9::1:0/112 } drop; }"
+	from := [][]byte{syn("10.1.2.3"), syn("198.51.100.255"), syn("203.0.113.7"),
+		packet("2001:db8:ffff::1", "2001:db8::10", protoTCP, flagSYN, 4000, 80),
+		packet("2001:db9::1:ffff", "2001:db8::10", protoUDP, 0, 4000, 53)}
+	for _, size := range []int{1, 5, 64, 300} {
+		f := newFilter(t, text)
+		r := rand.New(rand.NewPCG(36, uint64(size)))
+		var sent [5]uint64
+		all := uint64(0)
+		var b Batch
+		for range 2_000_000 / size {
+			b.Begin(f)
+			for range size {
+				i := min(r.IntN(10), r.IntN(5))
+				if b.Receive(from[i]) == "" {
+					t.Fatalf("%x is let in", from[i])
+				}
+				sent[i]++
+				all++
+			}
+			b.End()
+		}
+		spans := f.current.Load().spans
+		sum := uint64(b.drops)
+		for i, want := range sent {
+			got := spans[i/3].all[i%3].n.Load()
+			if sum += got; got < want*8/10 || got > want*12/10 {
+				t.Errorf("batches of %d: %d packets of %x count %d", size, want, from[i], got)
+			}
+		}
+		if c := f.Status().Chains[0]; sum != all || c.Rules[0].Packets+c.Rules[1].Packets != all {
+			t.Errorf("batches of %d: %d packets count %d by source, by rule %d and %d", size, all,
+				sum, c.Rules[0].Packets, c.Rules[1].Packets)
+		}
+	}
 }

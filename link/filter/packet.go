@@ -198,9 +198,21 @@ func (p *Packet) isHousekeeping() bool {
 	return false
 }
 
+// Ports of DHCP's servers and clients: two of IPv4 in a row, and two of IPv6.
+const (
+	dhcpServer4 = 67
+	dhcpClient4 = 68
+	dhcpClient6 = 546
+	dhcpServer6 = 547
+)
+
 // isHousekeepingPort reports the ports of DHCP's clients and servers.
 func isHousekeepingPort(from, to uint16) bool {
-	const server4, client4, client6, server6 = 67, 68, 546, 547
-	low, high := min(from, to), max(from, to)
-	return low == server4 && high == client4 || low == client6 && high == server6
+	switch uint32(from) + uint32(to) {
+	case dhcpServer4 + dhcpClient4:
+		return min(from, to) == dhcpServer4
+	case dhcpClient6 + dhcpServer6:
+		return min(from, to) == dhcpClient6
+	}
+	return false
 }

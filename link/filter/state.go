@@ -86,15 +86,20 @@ func (b *Batch) letsUsual(ip []byte, policy bool) bool {
 	flags := uint8(0)
 	switch {
 	case proto == protoTCP:
-		if flags = h[13]; flags&(flagSYN|flagACK) == flagSYN {
+		if flags = h[13]; isFirstSYN(flags) {
 			return false
 		}
 	case policy && isHousekeepingPort(binary.BigEndian.Uint16(h[:]),
 		binary.BigEndian.Uint16(h[2:])):
 		return true
+	case binary.BigEndian.Uint16(h[2:]) < firstDialPort:
+		return false // noteSent remembers no datagrams from such ports
 	}
 	return b.f.flows.some.Load() && b.hasUsualFlow(ip, flags)
 }
+
+// isFirstSYN reports whether a segment with these flags begins a connection.
+func isFirstSYN(flags uint8) bool { return flags&(flagSYN|flagACK) == flagSYN }
 
 // hasUsualFlow reports whether the flow of such a packet is remembered, and has it stay so.
 func (b *Batch) hasUsualFlow(ip []byte, flags uint8) bool {
