@@ -276,7 +276,13 @@ func (q *RxQueue) Arm() {
 // end: then it returns ErrClosed, or an error that is ErrFailed. It does not
 // park on a ring without buffers, which no frame could wake it from: that is
 // when all of them were sent on with TxQueue.PostFrame and are not back yet.
-func (q *RxQueue) Wait() error {
+func (q *RxQueue) Wait() error { return q.waitBy((*uverbs.CompChannel).Wait) }
+
+// WaitQuietly does what Wait does for callers that have made no other goroutine ready to run since
+// the Wait before, with fewer system calls (uverbs.CompChannel.WaitQuietly).
+func (q *RxQueue) WaitQuietly() error { return q.waitBy((*uverbs.CompChannel).WaitQuietly) }
+
+func (q *RxQueue) waitBy(wait func(*uverbs.CompChannel) (int, error)) error {
 	if q.signals.isStopped() {
 		return q.ended()
 	}
@@ -285,7 +291,7 @@ func (q *RxQueue) Wait() error {
 		return nil
 	}
 	q.asleep.Begin()
-	n, err := q.channel.Wait()
+	n, err := wait(q.channel)
 	q.asleep.End()
 	q.sn += uint32(n)
 	q.count.events.n += uint64(n)

@@ -27,6 +27,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
 // Config configures a stack: its device, addresses, routes and protocols. The zero value is useful:
@@ -167,7 +168,8 @@ type Config struct {
 	hostAddresses []netip.Prefix // of the netdev, with Host; set by Open
 	netdevName    string         // set by Open if the port has a netdev here
 
-	bond *uplink.BondFacts // of a test; nil: the kernel's
+	bond       *uplink.BondFacts // of a test; nil: the kernel's
+	hostKernel HostKernel        // see WithHostKernel; nil: Linux
 
 	renewal     time.Duration // least time between renewals of a lease; a test may shorten it
 	declineWait time.Duration // after a DECLINE; likewise
@@ -440,6 +442,27 @@ func (c Config) Validate() error {
 		return err
 	}
 	return c.UDPBuffer.validate("UDP buffer")
+}
+
+// HostKernel describes what [Config.Host] asks of Linux. Its types are this module's own: a program
+// cannot implement it, a simulation of tests/sim does.
+type HostKernel = hostmode.Kernel
+
+// HostSockets, HostSocket, HostAcceptor and HostDatagrams describe the sockets that a [HostKernel]
+// keeps for ports of the stack.
+type (
+	HostSockets   = hostmode.Sockets
+	HostSocket    = hostmode.Socket
+	HostAcceptor  = hostmode.Acceptor
+	HostDatagrams = hostmode.Datagrams
+)
+
+// WithHostKernel returns c with k, which becomes the stack's, in place of Linux for [Config.Host].
+// Uplink.OpenInterface may be set then: it opens a [packet.Netdev] where packet sockets of k's
+// netdev would be.
+func (c Config) WithHostKernel(k HostKernel) Config {
+	c.hostKernel = k
+	return c
 }
 
 // WithLocal returns c with all addresses of the prefixes for ours, beside Addresses: as

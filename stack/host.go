@@ -87,7 +87,7 @@ func (c Config) validateHost() error {
 	case c.NIC.Model.Kernel != nil && c.NIC.Model.Facts.Netdev == "":
 		return errors.New("with Host a netdev of this machine is needed: name that of NIC.Model " +
 			"in NIC.Model.Facts.Netdev")
-	case c.Uplink.OpenInterface != nil:
+	case c.Uplink.OpenInterface != nil && c.hostKernel == nil:
 		return errors.New("with Host packet sockets of the netdev are needed; leave out " +
 			"OpenInterface")
 	case c.Uplink.Fallback != "":
@@ -106,7 +106,7 @@ func openHost(ctx context.Context, cfg Config) (*Stack, error) {
 	if p := cfg.Predecessor; p != nil {
 		inherited = &p.met.Ports
 	}
-	h, found, err := hostmode.Find(cfg.NIC, cfg.Clock, inherited)
+	h, found, err := hostmode.Find(cfg.hostKernel, cfg.NIC, cfg.Clock, inherited)
 	if err != nil {
 		return nil, err
 	}

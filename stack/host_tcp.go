@@ -199,11 +199,7 @@ func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.
 	if t.ip.IsValid() {
 		host = t.ip.String()
 	}
-	c, err := by.DialContext(ctx, network, net.JoinHostPort(host, strconv.Itoa(t.port)))
-	if err == nil {
-		d.stack.host.Dialled()
-	}
-	return c, err
+	return d.stack.host.Dial(ctx, &by, network, net.JoinHostPort(host, strconv.Itoa(t.port)))
 }
 
 // conns returns the connections that the kernel has accepted at ports of ours. A nil host has none.

@@ -394,6 +394,7 @@ func (o *slowStarts) noteFull(conn *TCPConn) {
 	}
 	o.all[c] = &slowStart{conn: conn, ranges: o.fields.keepRanges(c, nil)}
 	o.fields.beginEpoch(c, o.net.Clock().NowMonotonic())
+	conn.recovery.countSent()
 }
 
 // lookAtAll looks at all connections, and forgets those that write no more.
@@ -496,6 +497,7 @@ func (x *slowStart) heldThreshold(info *tcpip.TCPInfoOption) uint32 {
 	half, low := x.window/2, x.window/4
 	switch {
 	case info.CcState == tcpip.FastRecovery || info.CcState == tcpip.SACKRecovery:
+		x.window = max(x.window, info.SndCwnd) // slow start may have gone on since the sweep before
 	case info.SndSsthresh < low && info.SndCwnd < low:
 		if info.CcState == tcpip.Open {
 			x.window = half

@@ -52,10 +52,11 @@ func TestHeldThreshold(t *testing.T) {
 		want           uint32
 	}{
 		{tcpip.Open, 1 << 31, 400, 0},
-		{tcpip.SACKRecovery, 2, 5, 0}, // its own threshold counts when it is over
+		{tcpip.SACKRecovery, 2, 5, 0},     // its own threshold counts when it is over
+		{tcpip.SACKRecovery, 399, 402, 0}, // slow start had gone on to more
 		{tcpip.RTORecovery, 280, 1, 0},
-		{tcpip.RTORecovery, 2, 1, 200},
-		{tcpip.RTORecovery, 2, 1, 200},
+		{tcpip.RTORecovery, 2, 1, 201},
+		{tcpip.RTORecovery, 2, 1, 201},
 		{tcpip.RTORecovery, 200, 8, 0},
 		{tcpip.Open, 60, 100, 0}, // what two losses leave
 		{tcpip.Open, 2, 5, 50},

@@ -367,6 +367,12 @@ type tcpFields struct {
 	scoreboard                        fieldPlace // of tcp.Endpoint
 	ranges                            fieldPlace // of tcp.SACKScoreboard
 	rangeCount                        fieldPlace // of its btree.BTreeG
+	recovery                          fieldPlace // of tcp.sender
+	highRxt, active, last             fieldPlace // of tcp.TCPFastRecoveryState
+	writeList, state                  fieldPlace // of tcp.sender
+	segments, firstSegment            fieldPlace // of tcp.protectedWriteList, of its list
+	packet, seq, sentTimes, lost      fieldPlace // of tcp.segment
+	nextSegment                       fieldPlace // of tcp.segment
 
 	missing []string // type and name of those that are not there
 }
@@ -404,6 +410,20 @@ func findTCPFields(ep reflect.Type) (f tcpFields) {
 	f.scoreboard = place(ep, "scoreboard", reflect.Pointer)
 	f.ranges = place(f.scoreboard.pointsTo(), "ranges", reflect.Pointer)
 	f.rangeCount = place(f.ranges.pointsTo(), "length", reflect.Int)
+	f.recovery = place(snd, "FastRecovery", reflect.Struct)
+	f.highRxt = place(f.recovery.kind, "HighRxt", number...)
+	f.active = place(f.recovery.kind, "Active", reflect.Bool)
+	f.last = place(f.recovery.kind, "Last", number...)
+	f.state = place(snd, "state", number...)
+	f.writeList = place(snd, "writeList", reflect.Struct)
+	f.segments = place(f.writeList.kind, "writeList", reflect.Struct)
+	f.firstSegment = place(f.segments.kind, "head", reflect.Pointer)
+	segment := f.firstSegment.pointsTo()
+	f.packet = place(segment, "pkt", reflect.Pointer)
+	f.seq = place(segment, "sequenceNumber", number...)
+	f.sentTimes = place(segment, "xmitCount", number...)
+	f.lost = place(segment, "lost", reflect.Bool)
+	f.nextSegment = place(segment, "next", reflect.Pointer)
 	return f
 }
 

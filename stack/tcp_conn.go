@@ -34,7 +34,8 @@ type TCPConn struct {
 	fixedRead    atomic.Bool // SetReadBuffer was called
 	next, prev   *TCPConn    // of openConns, whose mutex guards them
 
-	pacing atomic.Pointer[connPacing] // nil: no rate
+	pacing   atomic.Pointer[connPacing] // nil: no rate
+	recovery *recoveryCount             // nil: netstack's own count
 
 	rd, wr  ioSide
 	events  waiter.Entry // of both sides
@@ -53,6 +54,7 @@ func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
 	c.stack, c.outages = s, s.outage.count.Load()
 	register(q, &c.events, tcpEvents{c}, readEvents|writeEvents)
 	c.keepAlive(keepAlive)
+	c.recovery = newRecoveryCount(ep, &s.fields)
 	c.setPacing(rate)
 	s.conns.add(c)
 	s.memory.noteConnection(c)

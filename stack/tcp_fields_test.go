@@ -51,13 +51,19 @@ func TestMissingFields(t *testing.T) {
 		{reflect.TypeFor[endpoint](), "endpoint.SendTSOk endpoint.SACKPermitted endpoint.rcv " +
 			"sender.SndWndScale sender.Outstanding sender.Ssthresh sender.SndCwnd sender.cc " +
 			"sender.finSent sender.SndUna sender.SndNxt sender.SndWnd RcvWndScale " +
-			"queue.SndBufUsed endpoint.scoreboard ranges length"},
+			"queue.SndBufUsed endpoint.scoreboard ranges length " +
+			"sender.FastRecovery HighRxt Active Last sender.state sender.writeList writeList " +
+			"head pkt sequenceNumber xmitCount lost next"},
 		{reflect.TypeFor[struct{}](), ".SendTSOk .SACKPermitted .snd .rcv .sndQueueInfo " +
 			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
-			"SndWnd RcvWndScale SndBufUsed .scoreboard ranges length"},
+			"SndWnd RcvWndScale SndBufUsed .scoreboard ranges length " +
+			"FastRecovery HighRxt Active Last state writeList writeList head pkt sequenceNumber " +
+			"xmitCount lost next"},
 		{reflect.TypeFor[int](), "SendTSOk SACKPermitted snd rcv sndQueueInfo " +
 			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
-			"SndWnd RcvWndScale SndBufUsed scoreboard ranges length"},
+			"SndWnd RcvWndScale SndBufUsed scoreboard ranges length " +
+			"FastRecovery HighRxt Active Last state writeList writeList head pkt sequenceNumber " +
+			"xmitCount lost next"},
 	} {
 		s.fields = findTCPFields(c.of)
 		if got := strings.Join(s.fields.missing, " "); got != c.want {

@@ -363,7 +363,10 @@ func (q *udpRxQueue) accepts(m *datagramMeta) bool {
 }
 
 // Flush implements rdma.DatagramSink: it wakes the reader.
-func (q *udpRxQueue) Flush() { q.conn.rd.notify() }
+func (q *udpRxQueue) Flush() (done bool) {
+	q.conn.rd.notify()
+	return false
+}
 
 // open lets the link deliver. endpointReady must be registered already. Until then everything comes
 // through the endpoint.
@@ -942,17 +945,19 @@ func (s *packetShard) takeQueued() tcpip.Error {
 }
 
 // Flush implements rdma.DatagramSink: it ends a batch of the receive queue.
-func (s *packetShard) Flush() {
+func (s *packetShard) Flush() (done bool) {
 	if s.n == 0 {
-		return
+		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server.conn.rxq.counts.PacketsReceived.IncrementBy(uint64(s.n))
 	if s.ended {
 		s.handBack()
+		return false
 	}
 	s.serveBatch()
+	return true
 }
 
 // serveBatch calls the handler with what was gathered, and sends the answers. mu is held, but that

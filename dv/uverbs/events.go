@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/clock"
 )
 
 // events reads fixed-size records from an event source, without allocating. One read returns
@@ -23,11 +25,14 @@ type events struct {
 	raw  syscall.RawConn
 	read func(fd int, b []byte) (int, error)
 
+	announcer *announcer // of a descriptor; nil for a queueSource
+
 	size   int // bytes of a record
 	what   string
 	closed atomic.Bool
 
 	mu    sync.Mutex // one reader at a time; not taken by wake and close
+	told  bool       // of the running call the scheduler is told
 	buf   [16]byte   // last record read
 	count int        // records read by the running call
 	err   error
@@ -56,7 +61,7 @@ func (e *events) openPolled(fd int) error {
 		return err
 	}
 	f := os.NewFile(uintptr(fd), e.what)
-	e.file, e.read = f, unix.Read
+	e.file, e.read, e.announcer = f, e.readPolled, newAnnouncer(clock.Clock{})
 	err := f.SetReadDeadline(time.Time{}) // fails if the poller did not take the descriptor
 	if err == nil {
 		e.raw, err = f.SyscallConn()
@@ -66,6 +71,17 @@ func (e *events) openPolled(fd int) error {
 	}
 	return err
 }
+
+// readPolled reads from the descriptor, which does not block.
+func (e *events) readPolled(fd int, b []byte) (int, error) {
+	if e.told {
+		return unix.Read(fd, b)
+	}
+	return readUntold(fd, b)
+}
+
+// tellSometimes tells the scheduler of the wait that begins if that is due. e.mu is held.
+func (e *events) tellSometimes() { e.told = e.announcer == nil || e.announcer.announce() }
 
 // readRecord reads one record. It returns false if there is none.
 func (e *events) readRecord(fd int) bool {
@@ -122,7 +138,7 @@ func (e *events) waitRecords(f func(uintptr) bool) (int, error) {
 
 // drainRecords reads what is there without parking. e.mu is held.
 func (e *events) drainRecords() (int, error) {
-	e.count, e.err = 0, nil
+	e.count, e.err, e.told = 0, nil, true
 	err := e.raw.Control(e.rest)
 	if err == nil {
 		err = e.err
@@ -151,6 +167,9 @@ func (e *events) wakeWaiter() {
 func (e *events) close() error {
 	if e.closed.Swap(true) {
 		return nil
+	}
+	if e.announcer != nil {
+		e.announcer.stop()
 	}
 	return e.file.Close()
 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ioctl returns the one system call of this package that takes memory. buf, and all memory its
+// ioctl makes the request to the device node that is in buf. buf, and all memory its
 // attributes point to, is outside the Go heap, so it neither moves nor is collected while the
 // kernel works on it. Firmware commands may take up to a minute in case of a failure, so the
 // scheduler must know of the call (Syscall, not RawSyscall).
@@ -19,4 +19,14 @@ func ioctl(fd int, buf []byte) error {
 		return errno
 	}
 	return nil
+}
+
+// readUntold reads from a descriptor that does not block, without telling the Go scheduler of it.
+func readUntold(fd int, b []byte) (int, error) {
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
 }

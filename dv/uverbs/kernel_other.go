@@ -13,3 +13,6 @@ func OpenNode(path string) (Kernel, error) {
 func (s sysfs) deviceNode(uverbs string, major, minor uint32) (path string, present bool) {
 	return s.joinPath("dev/infiniband", uverbs), false
 }
+
+// readUntold reads from a descriptor that does not block.
+func readUntold(fd int, b []byte) (int, error) { return unix.Read(fd, b) }

@@ -22,12 +22,6 @@ const (
 // Device needs linux.
 type Device struct{ Index, Last int }
 
-// BlockSize says how many ports a Block has.
-const BlockSize = 256
-
-// FirstBlock is the first port of the first block.
-const FirstBlock = 0xf000
-
 // Socket needs linux.
 type Socket struct{}
 
@@ -96,24 +90,3 @@ func (*Socket) Close() error { return errors.ErrUnsupported }
 
 // LimitRate needs linux.
 func LimitRate(*net.TCPConn, uint64) error { return errors.ErrUnsupported }
-
-// Block needs linux.
-type Block struct{ First uint16 }
-
-// OpenBlock needs linux.
-func OpenBlock(int, []netip.Addr, *Filters) (*Block, error) { return nil, errors.ErrUnsupported }
-
-// Add needs linux.
-func (*Block) Add(netip.Addr) error { return errors.ErrUnsupported }
-
-// Remove needs linux.
-func (*Block) Remove(netip.Addr) error { return errors.ErrUnsupported }
-
-// FollowDevice needs linux.
-func (*Block) FollowDevice() error { return errors.ErrUnsupported }
-
-// Socket needs linux.
-func (*Block) Socket(Protocol, netip.AddrPort) *Socket { return nil }
-
-// Close needs linux.
-func (*Block) Close() error { return errors.ErrUnsupported }

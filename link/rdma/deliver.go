@@ -271,8 +271,9 @@ type DatagramSink interface {
 	// follows it in the batch. The same holds after a datagram to the port that may not take the
 	// fast path, one to a group for example.
 	Deliver(ip, udp []byte, at time.Time) bool
-	// Flush ends a batch in which a datagram was delivered. It may be called when none was.
-	Flush()
+	// Flush ends a batch in which a datagram was delivered. It may be called when none was. It
+	// reports whether no goroutine was made ready to run for what was delivered.
+	Flush() (done bool)
 }
 
 // SetDatagramSinks offers datagrams on the fast path to the sink that find returns for their
@@ -368,11 +369,14 @@ func (w *worker) stampOf(p *dv.Packet) time.Time {
 	return w.nicTime.of(p.Timestamp)
 }
 
-// flushSinks ends a batch for the sinks that have taken datagrams of it.
-func (w *worker) flushSinks() {
+// flushSinks ends a batch for the sinks that have taken datagrams of it, and reports whether there
+// were some and all are done with them.
+func (w *worker) flushSinks() (done bool) {
+	done = len(w.sinks) > 0
 	for _, sink := range w.sinks {
-		sink.Flush()
+		done = sink.Flush() && done
 	}
 	clear(w.sinks)
 	w.sinks = w.sinks[:0]
+	return done
 }

@@ -30,7 +30,10 @@ type joiningSink struct {
 
 func (s *joiningSink) Stamped() bool  { return true }
 func (s *joiningSink) Segments() bool { return s.asks }
-func (s *joiningSink) Flush()         { s.flushes++ }
+func (s *joiningSink) Flush() bool {
+	s.flushes++
+	return false
+}
 
 func (s *joiningSink) Deliver(ip, udp []byte, at time.Time) bool {
 	return s.DeliverSegments(ip, udp, [][]byte{udp[hdr.UDPLen:]}, at)

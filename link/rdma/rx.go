@@ -237,13 +237,14 @@ func (w *worker) noteData(r *run) {
 // deliverAll flushes the sinks and hands the packet of each run that has one to the stack, until
 // the attachment ends.
 func (w *worker) deliverAll(packets []*gstack.PacketBuffer) {
-	w.flushSinks()
+	w.answered = w.flushSinks()
 	delivered := 0
 	for i, pkt := range packets {
 		if pkt == nil { // in a sink
 			delivered++
 			continue
 		}
+		w.answered = false
 		if !w.attachment.stopped() {
 			if w.merge.runs[i].ackFirst != ackNone {
 				w.deliverACK(w.merge.runs[i], pkt)

@@ -13,6 +13,7 @@ import (
 // recordingSink is a sink that records its calls.
 type recordingSink struct {
 	refuse bool
+	done   bool     // nobody was made ready to run
 	heard  []string // copies: the bytes are borrowed
 }
 
@@ -23,7 +24,10 @@ func (b *recordingSink) Deliver(ip, udp []byte, _ time.Time) bool {
 	return !b.refuse
 }
 
-func (b *recordingSink) Flush() { b.heard = append(b.heard, "flush") }
+func (b *recordingSink) Flush() bool {
+	b.heard = append(b.heard, "flush")
+	return b.done
+}
 
 // useSinks gives IPv4 port 53 and IPv6 port 54 to sinks, unless they are nil.
 func (j *judge) useSinks(v4, v6 *recordingSink) {
@@ -73,6 +77,35 @@ func TestDatagramSink(t *testing.T) {
 	j.hear(udpFrame(segment(0)))
 	if len(v4.heard) != 0 {
 		t.Errorf("a batch without anything for the sink: %q", v4.heard)
+	}
+}
+
+// TestAnswered: a worker waits quietly behind batches that sinks took all of and are done with.
+func TestAnswered(t *testing.T) {
+	four := query(func(*tcpFrame) {})
+	six := query(func(f *tcpFrame) { f.V6, f.Ports[1] = true, 54 })
+	other := udpFrame(segment(0))
+	for _, tt := range []struct {
+		name         string
+		done4, done6 bool
+		refuse4      bool
+		batch        [][]byte
+		answered     bool
+	}{
+		{"done with all", true, true, false, [][]byte{four, six, four}, true},
+		{"a sink has a reader", true, false, false, [][]byte{six, four}, false},
+		{"the other one", false, true, false, [][]byte{six, four}, false},
+		{"some for the stack", true, true, false, [][]byte{four, other}, false},
+		{"all for the stack", true, true, false, [][]byte{other}, false},
+		{"refused", true, true, true, [][]byte{six, four}, false},
+	} {
+		j := newJudge(t, true)
+		v4 := recordingSink{done: tt.done4, refuse: tt.refuse4}
+		v6 := recordingSink{done: tt.done6}
+		j.useSinks(&v4, &v6)
+		if j.hear(tt.batch...); j.worker.answered != tt.answered {
+			t.Errorf("%s: answered %v", tt.name, j.worker.answered)
+		}
 	}
 }
 
@@ -160,7 +193,7 @@ func TestSinkIsNotOffered(t *testing.T) {
 type discardSink struct{ bytes int }
 
 func (h *discardSink) Stamped() bool { return true }
-func (h *discardSink) Flush()        {}
+func (h *discardSink) Flush() bool   { return true }
 
 func (h *discardSink) Deliver(_, udp []byte, _ time.Time) bool {
 	h.bytes += len(udp)

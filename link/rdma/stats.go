@@ -21,7 +21,7 @@ type Stats struct {
 	RxZeroWindow     uint64 // ACKs changed because netstack had announced window 0, see tcpfix
 	RxSYNRTTFixed    uint64 // segments that echo a SYN sent several times, see tcpfix/syn.go
 	RxSACKRemoved    uint64 // ACKs whose SACK was taken out, see tcpfix: gsoSACK, reorder
-	RxEchoAged       uint64 // ACKs after an outage with an older echo, see tcpfix/resend.go
+	RxEchoAged       uint64 // ACKs with an older echo or none, see tcpfix/resend.go
 	// RxNarrowWindow counts segments whose window was raised, see tcpfix/window.go.
 	RxNarrowWindow uint64
 	// RxACKsKept counts acknowledgements of gaps that were too young to be losses, and RxACKsLate

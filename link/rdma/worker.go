@@ -159,6 +159,7 @@ type worker struct {
 
 	fast4, fast6 traffic        // by the fast path, of this batch
 	sinks        []DatagramSink // that have taken datagrams of this batch
+	answered     bool           // sinks took all of the last batch, and are done with it
 	found        foundSink      // that of the datagram before, in this batch
 	payloads     [][]byte       // of datagrams for a sink; scratch memory
 }
@@ -202,6 +203,14 @@ func (w *worker) deliverRest() {
 			misses++
 		}
 	}
+}
+
+// waitForFrames parks until the queue has frames, or is woken or ends.
+func (w *worker) waitForFrames() error {
+	if ring, ok := w.q.(*dv.RxQueue); ok && w.answered {
+		return ring.WaitQuietly()
+	}
+	return w.q.Wait()
 }
 
 // poll delivers what there is and reports whether there was any.
@@ -323,7 +332,7 @@ func (w *worker) runParking(look func() bool) {
 			continue
 		}
 		w.count.waiting.collect()
-		if w.q.Wait() != nil {
+		if w.waitForFrames() != nil {
 			return
 		}
 	}

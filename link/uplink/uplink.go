@@ -93,6 +93,7 @@ type Config struct {
 	// ends with its device if MaxOutage is negative.
 	MaxOutage, GracePeriod time.Duration
 	// OpenInterface opens what carries frames where packet sockets would; nil: [packet.Open].
+	// On the host's own address it opens a packet.Netdev.
 	OpenInterface func(packet.Config) (packet.Interface, error)
 	Options       rdma.Options
 
@@ -272,6 +273,9 @@ func (u *Uplink) reopenInterface(cfg packet.Config) (packet.Interface, error) {
 
 // OpenNetdev opens a netdev by the sockets that c.Backend says.
 func (c *Config) OpenNetdev(cfg packet.Config) (packet.Netdev, error) {
+	if c.OpenInterface != nil {
+		return c.openGiven(cfg)
+	}
 	if c.Backend != BackendXDP {
 		port, err := packet.Open(cfg)
 		if err != nil {
@@ -288,6 +292,20 @@ func (c *Config) OpenNetdev(cfg packet.Config) (packet.Netdev, error) {
 	c.Logger.Info(fmt.Sprintf("%s is a %s: served through AF_XDP %s", port.Name(),
 		cmp.Or(port.Driver(), "netdev without a driver"), port.Describe()))
 	return port, nil
+}
+
+// openGiven opens a netdev by OpenInterface.
+func (c *Config) openGiven(cfg packet.Config) (packet.Netdev, error) {
+	port, err := c.OpenInterface(cfg)
+	if err != nil {
+		return nil, err
+	}
+	netdev, ok := port.(packet.Netdev)
+	if !ok {
+		return nil, errors.Join(errors.New("OpenInterface has opened no packet.Netdev"),
+			port.Close())
+	}
+	return netdev, nil
 }
 
 // ReopenNetdev does what OpenNetdev does, for a netdev that was removed and has come back: packet

@@ -16,6 +16,9 @@ func (h *ourHost) check() error {
 	if h.netdev != nil && h.slot.card() != nil {
 		errs = append(errs, h.netdev.check())
 	}
+	if h.kernel != nil {
+		errs = append(errs, h.kernel.check())
+	}
 	return errors.Join(append(errs, h.checkFrames())...)
 }
 
@@ -41,7 +44,8 @@ func (h *ourHost) checkCard() error {
 func (h *ourHost) checkWire(c *simnic.Counters) error {
 	came, handed, idle := h.port.counts()
 	sent, got := h.slot.past()
-	sent, got = sent+c.Wire.TxPackets, got+c.Wire.RxPackets
+	sent, got = sent+c.Wire.TxPackets+h.beside.sent.Load(),
+		got+c.Wire.RxPackets+h.beside.got.Load()
 	if idle && (sent != came || got != handed) {
 		return fmt.Errorf("the NIC has sent %d frames and got %d, the switch got %d and gave %d",
 			sent, got, came, handed)
@@ -131,6 +135,11 @@ func (h *ourHost) drained() error {
 	if err := h.checkLink(); err != nil {
 		return err
 	}
+	if h.kernel != nil {
+		if err := errors.Join(h.kernel.idle(), h.steered()); err != nil {
+			return err
+		}
+	}
 	dev := h.stack.Device()
 	if h.faulty || dev == nil {
 		return nil
@@ -144,6 +153,20 @@ func (h *ourHost) drained() error {
 			c.Slice.RxPackets, seen)
 	}
 	return nil
+}
+
+// steered says what is wrong with frames that came by packet sockets beside rings that all rules
+// were there for, all the time.
+func (h *ourHost) steered() error {
+	h.netdev.mu.Lock()
+	defer h.netdev.mu.Unlock()
+	if n := h.netdev.unsteered; n > 0 && h.rulesStay {
+		return fmt.Errorf("%d frames that rules lead to rings came by packet sockets", n)
+	}
+	if _, left := h.rules(); len(left) > 0 {
+		return fmt.Errorf("rules are left for ports that nobody has: %v", left)
+	}
+	return h.ruled()
 }
 
 // outOfBuffer is how many frames came that rings had no room for.

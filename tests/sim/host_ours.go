@@ -38,10 +38,15 @@ type ourHost struct {
 	// something goes wrong in the NIC, so that it may count what never reaches the driver
 	faulty bool
 	slot   slot
-	netdev *netdev       // carries frames while the device is away; nil: nothing does
-	muted  atomic.Uint64 // frames that it had dropped when it began to
-	stack  *stack.Stack  // nil until the host is up
-	books  deviceBooks
+	netdev *netdev      // carries frames while the device is away; nil: nothing does
+	kernel *kernelModel // shares the address with us; nil: it is our own
+	beside beside       // the kernel's part of the port
+	// rulesStay: the device has rules for all ports whenever a frame may come
+	rulesStay bool
+	reopened  func() uint64 // counts connections in whose place a host has opened another
+	muted     atomic.Uint64 // frames that it had dropped when it began to
+	stack     *stack.Stack  // nil until the host is up
+	books     deviceBooks
 
 	opened chan struct{} // closed when up has ended
 	ending atomic.Bool   // down has begun
@@ -55,6 +60,11 @@ func (h *ourHost) up(ctx context.Context) error {
 	h.busy.Add(-1)
 	if err != nil {
 		return err
+	}
+	if h.kernel != nil {
+		if err := h.kernel.net.build(); err != nil {
+			return err
+		}
 	}
 	if h.plan.Refusals > 0 {
 		if err := h.refused(ctx); err != nil {
@@ -108,13 +118,11 @@ func (h *ourHost) openStack(ctx context.Context, cfg stack.Config, ending *atomi
 
 func (h *ourHost) config() stack.Config {
 	c := h.options()
-	c.NIC = h.plan.Device.NIC
-	c.Driver = func(d *dv.Config) {
-		d.Tuning = h.plan.Device.Tuning
-		if !h.plan.InPlace && !rdma.SendMemoryPoisoned {
-			*d = d.WithSendMemory(nil)
-		}
+	if h.kernel != nil {
+		return h.onHost(c)
 	}
+	c.NIC = h.plan.Device.NIC
+	c.Driver = h.tune
 	c.NIC.Model.Kernel, c.NIC.MAC = h.slot.open, hardware(h.index)
 	c.NIC.Model.Facts = dv.PortFacts{Name: fmt.Sprint("mlx5_", h.index),
 		Netdev: fmt.Sprint("eth", h.index), MAC: h.slot.card().MAC(), MTU: h.mtu}
@@ -125,6 +133,14 @@ func (h *ourHost) config() stack.Config {
 		c.Uplink.Fallback, c.Uplink.OpenInterface = h.netdev.name, h.netdev.openSockets
 	}
 	return c
+}
+
+// tune gives the driver what the plan has of it.
+func (h *ourHost) tune(d *dv.Config) {
+	d.Tuning = h.plan.Device.Tuning
+	if !h.plan.InPlace && !rdma.SendMemoryPoisoned {
+		*d = d.WithSendMemory(nil)
+	}
 }
 
 // netstackTCP returns the options of netstack's TCP that the plan changes.
@@ -195,8 +211,12 @@ func (h *ourHost) packets(at netip.AddrPort) (net.PacketConn, error) {
 	return c, c.(*stack.UDPConn).SetPacing(h.plan.Rate)
 }
 
-// send does nothing: the NIC sends on its own.
-func (h *ourHost) send() {}
+// send gives the switch what the kernel beside us has written; the NIC sends on its own.
+func (h *ourHost) send() {
+	if h.kernel != nil {
+		h.kernel.net.send()
+	}
+}
 
 func (h *ourHost) connections() []string {
 	if h.stack == nil {
@@ -229,7 +249,10 @@ func (h *ourHost) closing(ended <-chan struct{}, s **stack.Stack, ending *atomic
 func (h *ourHost) down() error {
 	h.ending.Store(true)
 	err := h.stack.Close()
-	if h.netdev != nil {
+	switch {
+	case h.kernel != nil:
+		err = errors.Join(err, h.kernel.net.down())
+	case h.netdev != nil:
 		h.netdev.port.connect(nil)
 	}
 	return errors.Join(err, h.slot.card().Close())
@@ -241,6 +264,11 @@ func (h *ourHost) left() error {
 	}
 	if h.netdev != nil {
 		if err := h.netdev.left(); err != nil {
+			return err
+		}
+	}
+	if h.kernel != nil {
+		if err := h.kernel.left(); err != nil {
 			return err
 		}
 	}

@@ -38,12 +38,24 @@ type plainHost struct {
 	seed  uint64
 	link  *channel.Endpoint
 	stack *gstack.Stack
+	// transmit sends a frame, in place of the port's put
+	transmit func(frame []byte)
 }
 
 // plainQueue is how many packets the link holds until the scheduler takes them.
 const plainQueue = 1 << 14
 
 func (h *plainHost) up(context.Context) error {
+	if err := h.build(); err != nil {
+		return err
+	}
+	h.transmit = h.port.put
+	h.port.connect(h.receive)
+	return nil
+}
+
+// build makes the netstack.
+func (h *plainHost) build() error {
 	h.link = channel.New(plainQueue, uint32(h.mtu+header.EthernetMinimumSize),
 		tcpip.LinkAddress(hardware(h.index)))
 	h.link.LinkEPCapabilities |= gstack.CapabilityResolutionRequired
@@ -66,15 +78,22 @@ func (h *plainHost) up(context.Context) error {
 		return fmt.Errorf("create NIC: %v", err)
 	}
 	for _, p := range h.plan.prefixes(h.index) {
-		if err := h.stack.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: version(p.Addr()),
-			AddressWithPrefix: tcpip.AddressWithPrefix{Address: toAddress(p.Addr()),
-				PrefixLen: p.Bits()}}, gstack.AddressProperties{}); err != nil {
-			return fmt.Errorf("add address: %v", err)
+		if err := h.add(p); err != nil {
+			return err
 		}
 	}
 	h.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1},
 		{Destination: header.IPv6EmptySubnet, NIC: 1}})
-	h.port.connect(h.receive)
+	return nil
+}
+
+// add gives the host one more address.
+func (h *plainHost) add(p netip.Prefix) error {
+	if err := h.stack.AddProtocolAddress(1, tcpip.ProtocolAddress{Protocol: version(p.Addr()),
+		AddressWithPrefix: tcpip.AddressWithPrefix{Address: toAddress(p.Addr()),
+			PrefixLen: p.Bits()}}, gstack.AddressProperties{}); err != nil {
+		return fmt.Errorf("add address: %v", err)
+	}
 	return nil
 }
 
@@ -107,7 +126,7 @@ func (h *plainHost) send() {
 	}
 	for pkt := h.link.Read(); pkt != nil; pkt = h.link.Read() {
 		view := pkt.ToView()
-		h.port.put(append([]byte(nil), view.AsSlice()...))
+		h.transmit(append([]byte(nil), view.AsSlice()...))
 		view.Release()
 		pkt.DecRef()
 	}
@@ -152,7 +171,9 @@ func (h *plainHost) down() error {
 	for _, ep := range h.stack.CleanupEndpoints() {
 		ep.Abort()
 	}
-	h.port.connect(nil)
+	if h.port != nil {
+		h.port.connect(nil)
+	}
 	h.stack.RemoveNIC(1)
 	h.stack.Wait()
 	h.link.Drain()

@@ -56,7 +56,7 @@ type served interface {
 func newUpgradedHost(h *ourHost, n *network) *upgradedHost {
 	if !h.plan.Rings {
 		h.netdev = &netdev{plan: h.plan.Netdev, name: fmt.Sprint("eth", h.index), mtu: h.mtu,
-			port: h.port, clock: n.clock}
+			port: h.port, clock: n.clock, put: h.port.put}
 	}
 	u := &upgradedHost{ourHost: h, now: n.clock}
 	u.ctx, u.cancel = context.WithCancel(context.Background())
@@ -319,7 +319,7 @@ func (h *upgradedHost) checkLinks() error {
 	received += h.past.links.RxSentAway
 	return errors.Join(linkReceived(&h.past.links, received-h.past.unread()+h.past.links.RxACKsLate,
 		received+h.past.links.RxACKsLate),
-		linkSent(&h.past.links, h.port.inspect.syns.again))
+		linkSent(&h.past.links, h.port.inspect.syns.again, h.reopened()))
 }
 
 // outOfBuffer is that of all processes.

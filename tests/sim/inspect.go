@@ -22,12 +22,16 @@ type inspector struct {
 type synCounts struct {
 	last  map[flowKey]uint32
 	again uint64
+	// reopened counts connections opened where there was one before
+	reopened uint64
 }
 
 // sent takes note of a SYN that opens a connection.
 func (c *synCounts) sent(key flowKey, seq uint32) {
 	if last, known := c.last[key]; known && last == seq {
 		c.again++
+	} else if known {
+		c.reopened++
 	}
 	c.last[key] = seq
 }
@@ -148,7 +152,8 @@ func (i *inspector) segment(ip ipPacket, b []byte) error {
 // faults of its NIC are none that lose or reset anything. It does not where SYN cookies are in use:
 // a connection may begin with an older SYN-ACK's number than that of the last.
 func (p *Plan) ordered(i int) bool {
-	if m := p.Hosts[i].Memory; p.Hosts[i].Kind != Ours || m.Cookies || m.Backlog > 0 {
+	if m := p.Hosts[i].Memory; p.Hosts[i].Kind != Ours || m.Cookies || m.Backlog > 0 ||
+		p.Hosts[i].OnHost {
 		return false
 	}
 	for _, f := range p.Faults {

@@ -97,15 +97,44 @@ var mutants = []mutant{
 	{"bytes of a rate counted half", "internal/pacing/stream.go",
 		"s.allowed -= n", "s.allowed -= n / 2"},
 	{"header not counted in a path's MTU", pathMTUFile, "e.mtu - ipHeaderLen(r)", "e.mtu"},
+	{"netdev made again not kept from the kernel", besideFolder + "/follow.go", `
+	d.Last = max(last, 1)
+	return h.setDevice(d)`, `
+	_ = last
+	return nil`},
+	{"filters of sockets' own not renewed", besideFolder + "/follow.go",
+		"errs = append(errs, p.socket.FollowDevice())", "_ = p.socket"},
+	{"new packet sockets without ports", besideFolder + "/follow.go", `
+	err = h.tellAllPorts()
+	h.mu.Unlock()
+`, `
+	h.mu.Unlock()
+`},
+	{"ports without connections kept", besideFolder + "/ports.go",
+		"		if busy[p.key.at] {", "		if busy[p.key.at] || true {"},
+	{"new address without rules", besideFolder + "/follow.go",
+		"errs = append(errs, h.rules.AddBlock(h.env.Ctx, h.block.First, p.Addr()))",
+		"_ = h.rules"},
+	{"new address without listeners", besideFolder + "/follow.go",
+		"errs = append(errs, h.join(b, p.Addr()))", "_ = b"},
+	{"grace of a netdev's addresses left out", besideFolder + "/follow.go",
+		"case grace > 0:", "case grace > time.Hour:"},
 }
 
-// pathMTUFile names the file of faults that worlds with a router show.
-const pathMTUFile = "stack/path_mtu.go"
+// pathMTUFile names the file of faults that worlds with a router show, besideFolder the folder of
+// those that worlds on the address of a kernel do.
+const (
+	pathMTUFile  = "stack/path_mtu.go"
+	besideFolder = "stack/internal/hostmode"
+)
 
 // flags returns those of run for the worlds that show a mutant.
 func (m *mutant) flags() []string {
 	if m.file == pathMTUFile {
 		return []string{"-path"}
+	}
+	if path.Dir(m.file) == besideFolder {
+		return []string{"-host"}
 	}
 	return nil
 }

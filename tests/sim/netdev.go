@@ -31,8 +31,10 @@ type NetdevPlan struct {
 type netdev struct {
 	plan  NetdevPlan
 	name  string
-	port  *port
+	port  *port // nil: it is on a NIC
 	clock *ticker
+	put   func(frame []byte)    // sends a frame
+	above func(frames [][]byte) // gets what was received, after the sockets; nil: nobody does
 
 	mu    sync.Mutex // covers what follows, and all of the sockets but what they say
 	gone  bool       // removed
@@ -45,6 +47,9 @@ type netdev struct {
 	came, lost, sent uint64
 	closed           socketCounts // of sockets that are closed
 	merged           uint64       // frames that several segments were merged into
+	// frames that a rule of the device could have led to rings, of hosts on their kernel's address:
+	// to ports to dial from, and SYNs
+	unsteered uint64
 }
 
 // socketCounts are the frames of sockets. Each of those that came is in one counter, as is each
@@ -86,6 +91,7 @@ func (c *socketCounts) check() error {
 // plugNetdev puts an interface on a port of its own.
 func (n *network) plugNetdev(name string, p NetdevPlan) *netdev {
 	d := &netdev{plan: p, name: name, mtu: n.plan.MTU, port: n.plug(false), clock: n.clock}
+	d.put = d.port.put
 	d.port.connect(d.receive)
 	return d
 }
@@ -112,12 +118,19 @@ func (d *netdev) openSockets(cfg packet.Config) (packet.Interface, error) {
 
 // receive is what the port calls.
 func (d *netdev) receive(frames [][]byte) {
+	if d.deliver(frames) && d.above != nil {
+		d.above(frames)
+	}
+}
+
+// deliver gives frames to the sockets, unless none come.
+func (d *netdev) deliver(frames [][]byte) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.came += uint64(len(frames))
 	if d.gone || d.down {
 		d.lost += uint64(len(frames))
-		return
+		return false
 	}
 	g := grouper{most: d.plan.Merge}
 	for _, f := range g.merge(frames) {
@@ -128,12 +141,13 @@ func (d *netdev) receive(frames [][]byte) {
 			s.arrive(f)
 		}
 	}
+	return true
 }
 
 // transmit gives the switch a frame, with mu held.
 func (d *netdev) transmit(f []byte) {
 	d.sent++
-	d.port.put(f)
+	d.put(f)
 }
 
 // room reports whether the interface takes one more frame, with mu held.
@@ -215,6 +229,9 @@ func (d *netdev) check() error {
 	c := d.counts()
 	if err := c.check(); err != nil {
 		return fmt.Errorf("%s: %w", d.name, err)
+	}
+	if d.port == nil {
+		return nil
 	}
 	sent, handed, idle := d.port.counts()
 	d.mu.Lock()

@@ -43,9 +43,12 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 		}
 	case Moved:
 		return func() func() { return w.move(h, f.Lease) }
+	case Remade, Renamed, AddressAdded, AddressLost, Rerouted:
+		return w.kernelFault(h, f)
 	}
 	return func() func() {
 		held := h.early()
+		h.beside.alone.Store(h.kernel != nil)
 		h.slot.remove()
 		if w.plan.carried(f.Host) {
 			w.clock.AfterFunc(fallbackSlack, func() { w.note(h.fellBack()) })
@@ -64,6 +67,7 @@ func (w *world) deviceFault(f FaultPlan) (begin func() (end func())) {
 			} else {
 				h.slot.restore()
 			}
+			h.beside.alone.Store(false)
 			w.note(h.recover(held))
 			w.clock.AfterFunc(f.settling(), func() { w.note(h.back()) })
 		}
@@ -81,7 +85,7 @@ func (w *world) resize(mtu int) {
 			continue
 		}
 		w.note(o.resize(mtu))
-		w.clock.AfterFunc(followSlack, func() { w.note(o.resized(mtu)) })
+		w.clock.AfterFunc(o.followSlack(), func() { w.note(o.resized(mtu)) })
 	}
 }
 
@@ -90,6 +94,10 @@ func (h *ourHost) resize(mtu int) error {
 	h.mtu = mtu
 	if h.netdev != nil {
 		h.netdev.setMTU(mtu)
+	}
+	if h.kernel != nil {
+		h.kernel.change(func() { h.kernel.mtu = mtu })
+		return h.slot.card().SetMTU(mtu)
 	}
 	for _, d := range h.stack.Devices() {
 		d.SetNetdevMTU(mtu)
@@ -120,6 +128,12 @@ func (w *world) readdress(h *ourHost, generation byte) {
 	mac := hardware(h.index)
 	mac[1] = generation
 	h.netdevMAC.Store(&mac)
+	if h.kernel != nil {
+		h.kernel.setHardware(mac)
+		w.note(h.slot.card().SetMAC(mac))
+		w.clock.AfterFunc(readdressSlack, func() { w.note(h.readdressed(mac)) })
+		return
+	}
 	for _, d := range h.stack.Devices() {
 		d.SetNetdevMAC(mac)
 	}
@@ -214,7 +228,7 @@ func (h *ourHost) back() error {
 		s.Expired {
 		return fmt.Errorf("host %d: the device is there again, and %+v", h.index, s)
 	}
-	if h.netdev != nil {
+	if h.netdev != nil && h.kernel == nil {
 		return h.netdev.quiet()
 	}
 	return nil

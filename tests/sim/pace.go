@@ -161,7 +161,11 @@ func (w *world) resentInVain() error {
 // holds up.
 func (j *job) passedOn() (most time.Duration) {
 	for _, i := range []int{j.plan.Client, j.plan.Server} {
-		most = max(most, j.w.plan.Hosts[i].Late)
+		h := &j.w.plan.Hosts[i]
+		most = max(most, h.Late)
+		if h.OnHost {
+			most = max(most, h.Netdev.Lag+h.Netdev.Drain)
+		}
 	}
 	return most
 }

@@ -30,7 +30,8 @@ var faultNames = [...]string{"wire", "unplugged", "link down", "send errors", "r
 	"starved", "lost completion", "late completion", "lost doorbell", "wrong counter", "paused",
 	"held without link", "removed", "replaced", "flapping", "lease taken back", "netdev gone",
 	"netdev down", "upgraded", Moved: "lease moved", Resized: "resized",
-	Readdressed: "readdressed"}
+	Readdressed: "readdressed", Remade: "remade", Renamed: "renamed",
+	AddressAdded: "address added", AddressLost: "address lost", Rerouted: "rerouted"}
 
 // String is the kind's name.
 func (k FaultKind) String() string { return faultNames[k] }

@@ -52,6 +52,10 @@ type HostPlan struct {
 	Messages    int  // that a connection between two of them holds, each of them Late
 	Late        time.Duration
 
+	OnHost     bool // on the address of a kernel that is there, too
+	Sockets    bool // OnHost: by packet sockets only
+	OwnFilters bool // OnHost: each socket of the kernel has a filter of its own
+
 	Rate uint64 // of its connections and UDP sockets, bytes per second; 0: none
 
 	// Of Plain: netstack cuts super-segments in software.
@@ -77,7 +81,8 @@ func (h HostPlan) String() string {
 		"detection %v, buffers %+v, limit %d, outage %v, grace %v, in place %v, refusals %d, "+
 		"memory %+v, "+
 		"IPv6 %v, leased %v, fallback %v %+v, upgraded %v, rings %v, messages %d %v, "+
-		"the netdev's MAC %v, rate %d",
+		"the netdev's MAC %v, rate %d, on the host's address %v, by sockets only %v, "+
+		"own filters %v",
 		h.Card, d.RxQueues, d.TxQueues, d.Rings.RxQueueSize,
 		d.Rings.TxQueueSize, d.Tuning.TxBufferSize, d.Tuning.SpareFrames, d.Rings.Striding,
 		d.Tuning.NoCompression,
@@ -88,7 +93,7 @@ func (h HostPlan) String() string {
 		h.Detection, h.Buffers, h.RxLimit, h.MaxOutage, h.Grace, h.InPlace, h.Refusals, h.Memory,
 		h.IPv6,
 		h.Leased, h.Fallback, h.Netdev, h.Upgraded, h.Rings,
-		h.Messages, h.Late, h.NetdevMAC, h.Rate)
+		h.Messages, h.Late, h.NetdevMAC, h.Rate, h.OnHost, h.Sockets, h.OwnFilters)
 }
 
 // prefixes are the addresses of a host with this number.

@@ -105,7 +105,9 @@ func (p *Plan) leaves() bool {
 // carried reports whether frames of a host pass all the time, but for its own faults: it falls back
 // to an interface that is there.
 func (p *Plan) carried(host int) bool {
-	return p.Hosts[host].Fallback && !slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
-		return f.Host == host && (f.Kind == NetdevGone || f.Kind == NetdevDown) && !f.Off
+	h := &p.Hosts[host]
+	return (h.Fallback || h.OnHost) && !slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
+		return f.Host == host && (f.Kind == NetdevGone || f.Kind == NetdevDown ||
+			f.Kind == Remade) && !f.Off
 	})
 }

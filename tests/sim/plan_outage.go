@@ -78,10 +78,18 @@ func (f FaultPlan) away() bool { return f.Kind == Removed || f.Kind == Replaced 
 // renews it (RFC 2131 section 3.2).
 func (f FaultPlan) settling() time.Duration {
 	switch {
-	case f.away():
-		return time.Duration(1+f.Count) * 2 * time.Second
+	case f.away(), f.Kind == Remade:
+		return time.Duration(1+f.Count)*2*time.Second + f.configured()
 	case f.Kind == Moved && f.Lease <= answeredOther:
 		return movingLease / 2 * time.Second
+	}
+	return 0
+}
+
+// configured returns how long after its return a netdev lacks addresses.
+func (f FaultPlan) configured() time.Duration {
+	if f.Kind == Remade {
+		return f.Delay
 	}
 	return 0
 }
@@ -101,15 +109,17 @@ func (p *Plan) maxOutage(host int) time.Duration {
 // loses reports whether devices leave, with nothing in their place, or addresses.
 func (p *Plan) loses() bool {
 	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
-		return (f.away() && !p.carried(f.Host) || f.Kind == TakenBack || f.Kind == Moved) && !f.Off
+		return (f.away() && !p.carried(f.Host) || f.Kind == TakenBack || f.Kind == Moved ||
+			f.Kind == Remade || f.Kind == AddressLost) && !f.Off
 	})
 }
 
 // cuts reports whether a device is away for longer than connections wait, with nothing in its
-// place.
+// place, or an address.
 func (p *Plan) cuts() bool {
 	return slices.ContainsFunc(p.Faults, func(f FaultPlan) bool {
-		return f.away() && !f.Off && !p.carried(f.Host) && f.For > p.maxOutage(f.Host)
+		return !f.Off && (f.away() && !p.carried(f.Host) && f.For > p.maxOutage(f.Host) ||
+			f.Kind == AddressLost)
 	})
 }
 

@@ -25,10 +25,12 @@ const (
 	Lasting WorkKind = 20 // a connection that is used all the time
 	Burst   WorkKind = 21 // connections all at once, to a listener that accepts slowly
 	Flood   WorkKind = 22 // datagrams all at once, to a reader that is slow
+	Refused WorkKind = 23 // connections to a port that nobody has; see plan_beside.go
 )
 
 var workNames = [...]string{"bulk", "web", "short", "half-close", "reset", "deadline", "datagrams",
-	"slow reader", "script", "names", Lasting: "lasting", Burst: "burst", Flood: "flood"}
+	"slow reader", "script", "names", Lasting: "lasting", Burst: "burst", Flood: "flood",
+	Refused: "refused"}
 
 // String is the kind's name.
 func (k WorkKind) String() string { return workNames[k] }

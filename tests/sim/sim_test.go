@@ -114,6 +114,19 @@ func TestPathMTU(t *testing.T) {
 	t.Logf("the router has refused %d packets", refused)
 }
 
+// TestBeside: a stack serves on the address of a kernel whose netdev, addresses, routes, MTU and
+// MAC change during transfers, and whose device goes away: nothing is lost but with an address, and
+// the kernel answers for ports that nobody has, for no others.
+func TestBeside(t *testing.T) {
+	alone(t)
+	for seed := range 3 * seeds(t) {
+		if r := Run(NewBesidePlan(seed)); r.Err != nil {
+			t.Errorf("go run ./tests/sim/run -host -seed %d: %v", seed, r.Err)
+		}
+		runtime.GC()
+	}
+}
+
 // TestFragmentsOfPlain: a plain host floods ours with datagrams of several fragments each, some of
 // which its queue for an unknown neighbour has no room for: all datagrams arrive when sent again.
 func TestFragmentsOfPlain(t *testing.T) {

@@ -29,12 +29,21 @@ const noMemory = 64 << 10
 
 // insert puts a new card in, connected to the host's port.
 func (h *ourHost) insert(card string) error {
-	nic, err := simnic.New(simnic.Config{Name: fmt.Sprint("mlx5_", h.index), MTU: h.mtu,
-		Card: card, Seed: h.seed, Clock: clock.New(h.clock)})
+	cfg := simnic.Config{Name: fmt.Sprint("mlx5_", h.index), MTU: h.mtu, Card: card, Seed: h.seed,
+		Clock: clock.New(h.clock)}
+	if h.kernel != nil {
+		cfg.MAC = h.kernel.hardware()
+	}
+	nic, err := simnic.New(cfg)
 	if err != nil {
 		return err
 	}
-	if err := nic.ConnectWire(cable{h.port}); err != nil {
+	if h.kernel != nil {
+		err = h.plugBeside(nic)
+	} else {
+		err = nic.ConnectWire(cable{h.port})
+	}
+	if err != nil {
 		return err
 	}
 	h.slot.put(nic)

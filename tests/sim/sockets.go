@@ -24,6 +24,7 @@ type sockets struct {
 	// Guarded by dev.mu.
 	muted  bool
 	groups []net.HardwareAddr // nil: all
+	only   func([]byte) bool  // says which frames are taken; nil: all
 	err    error
 	closed bool
 	past   socketCounts // what queues do not count
@@ -159,6 +160,8 @@ func (s *sockets) arrive(f heldFrame) {
 	switch to := net.HardwareAddr(f.data[:6]); {
 	case s.muted || s.err != nil:
 		s.past.Muted++
+	case s.only != nil && !s.only(f.data):
+		s.past.Filtered++
 	case to[0]&1 == 0 && !bytes.Equal(to, s.cfg.MAC), group(to) && s.groups != nil &&
 		!slices.ContainsFunc(s.groups, func(g net.HardwareAddr) bool { return bytes.Equal(g, to) }):
 		s.past.Filtered++

@@ -36,6 +36,8 @@ func (w *world) startWork() {
 			j.burst()
 		case Flood:
 			j.flood()
+		case Refused:
+			j.refused()
 		default:
 			j.streams()
 		}

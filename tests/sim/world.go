@@ -61,6 +61,8 @@ const (
 	downLimit = 30 * time.Second
 	// drainPause is longer than events of received frames are held back (EventMicroseconds).
 	drainPause = 10 * time.Millisecond
+	// sweepPause lasts longer than a port without connections stays the stack's.
+	sweepPause = 3 * time.Second
 	maxSteps   = 3_000_000 // timers
 )
 
@@ -125,9 +127,14 @@ func (w *world) newHost(i int, p HostPlan) host {
 		return &leaseHost{scriptHost: scriptHost{index: i, port: port}, lasts: lasts}
 	}
 	h := &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
-		busy: &w.calls, faulty: w.plan.faulty(i), opened: make(chan struct{}),
+		busy: &w.calls, reopened: w.net.reopened, faulty: w.plan.faulty(i),
+		opened: make(chan struct{}),
 		unseen: w.plan.has(ReceiveErrors) && w.plan.has(LostCompletion, LateCompletion,
 			WrongCounter) || w.plan.has(SendErrors) && (w.plan.leaves() || w.plan.kills())}
+	if p.OnHost {
+		h.shareWithKernel(w.net)
+		h.rulesStay = !p.Sockets && !w.plan.harmful()
+	}
 	if p.Upgraded {
 		return newUpgradedHost(h, w.net)
 	}
@@ -232,6 +239,9 @@ func (w *world) takeDown() error {
 		if o, ok := h.(*ourHost); ok {
 			w.spawn(fmt.Sprintf("host %d without connections", i), func(t *task) error {
 				t.sleep(drainPause)
+				if o.kernel != nil {
+					t.sleep(sweepPause)
+				}
 				return o.drained()
 			})
 		}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -201,6 +202,39 @@ func TestPortSeesFrames(t *testing.T) {
 	if _, err := left.Recv(buf, time.Now().Add(-time.Second)); !errors.Is(err,
 		os.ErrDeadlineExceeded) {
 		t.Errorf("receive after the deadline: %v", err)
+	}
+
+	if err := right.LeaveOutTCP(); err != nil {
+		t.Fatal(err)
+	}
+	packet := func(etherType uint16, at int, protocol byte) []byte {
+		f := append([]byte(nil), frame[:12]...)
+		f = append(binary.BigEndian.AppendUint16(f, etherType), make([]byte, 60)...)
+		f[14+at] = protocol
+		return f
+	}
+	tcp4, tcp6 := packet(unix.ETH_P_IP, 9, unix.IPPROTO_TCP), packet(unix.ETH_P_IPV6, 6,
+		unix.IPPROTO_TCP)
+	others := [][]byte{packet(unix.ETH_P_IP, 9, unix.IPPROTO_ICMP),
+		packet(unix.ETH_P_IPV6, 6, unix.IPPROTO_UDP), packet(unix.ETH_P_ARP, 9, unix.IPPROTO_TCP)}
+	for _, want := range others {
+		for _, f := range [][]byte{tcp4, tcp6, want} {
+			if err := left.Send(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for {
+			got, err := right.Recv(buf, time.Now().Add(patience))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) == string(tcp4) || string(got) == string(tcp6) {
+				t.Errorf("it receives TCP: %x", got)
+			}
+			if string(got) == string(want) { // not one of the kernel's own
+				break
+			}
+		}
 	}
 }
 

@@ -85,6 +85,9 @@ type Port struct{ MAC net.HardwareAddr }
 // OpenPort fails outside Linux.
 func OpenPort(string) (*Port, error) { return nil, errNotLinux }
 
+// LeaveOutTCP fails.
+func (*Port) LeaveOutTCP() error { return errNotLinux }
+
 // Send fails.
 func (*Port) Send([]byte) error { return errNotLinux }
 

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -48,6 +49,39 @@ func bindPort(fd, ifindex int) error {
 	binary.BigEndian.PutUint16(all[:], unix.ETH_P_ALL)
 	return unix.Bind(fd,
 		&unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]), Ifindex: ifindex})
+}
+
+// LeaveOutTCP keeps TCP segments from Recv, from now on: a few of a busy connection, of 64 KiB
+// each, fill the socket's receive buffer, and what comes then is lost. Frames with VLAN tags or
+// IPv6 extension headers stay.
+func (p *Port) LeaveOutTCP() error {
+	statement := func(code uint16, k uint32, yes, no uint8) unix.SockFilter {
+		return unix.SockFilter{Code: code, Jt: yes, Jf: no, K: k}
+	}
+	const half = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
+	const octet = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
+	const equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+	program := []unix.SockFilter{
+		statement(half, 12, 0, 0), // EtherType
+		statement(equal, unix.ETH_P_IP, 0, 2),
+		statement(octet, 14+9, 0, 0), // protocol
+		statement(equal, unix.IPPROTO_TCP, 3, 4),
+		statement(equal, unix.ETH_P_IPV6, 0, 3),
+		statement(octet, 14+6, 0, 0), // next header
+		statement(equal, unix.IPPROTO_TCP, 0, 1),
+		statement(unix.BPF_RET|unix.BPF_K, 0, 0, 0),
+		statement(unix.BPF_RET|unix.BPF_K, 1<<18, 0, 0),
+	}
+	raw, err := p.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	})
+	return errors.Join(err, failed)
 }
 
 // Send sends one frame, from destination address to payload.

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -46,7 +44,7 @@ func (h *Host) follow() {
 		case <-sweep.C:
 			h.sweepPorts()
 			continue
-		case <-h.watcher.Changed():
+		case <-h.kernel.Changed():
 		case <-h.returned:
 		case <-late.C:
 		}
@@ -110,10 +108,7 @@ func (h *Host) read() (hostnet.Network, error) {
 // RoutesIPv6 reports whether the host is a router of IPv6 on the netdev. An advertisement for its
 // addresses has to say so, or its neighbours send nothing by it from then on (RFC 4861 section
 // 7.2.5; ndisc_send_unsol_na in linux net/ipv6/ndisc.c).
-func (h *Host) RoutesIPv6() bool {
-	b, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + h.Name() + "/forwarding")
-	return err == nil && strings.TrimSpace(string(b)) == "1"
-}
+func (h *Host) RoutesIPv6() bool { return h.kernel.RoutesIPv6(h.Name()) }
 
 // Below asks the kernel what is below the netdev.
 func (h *Host) Below() (hostnet.Below, error) {
@@ -320,7 +315,7 @@ func (h *Host) setDevice(d backing.Device) error {
 	defer h.mu.Unlock()
 	h.device.Store(&d)
 	h.ways.forget()
-	h.filters.SetDevice(d)
+	h.sockets.SetDevice(d)
 	errs := []error{h.block.FollowDevice()}
 	for _, p := range h.ports {
 		if !p.ofBlock {

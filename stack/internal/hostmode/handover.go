@@ -36,13 +36,13 @@ func (h *Host) Duplicates() (ports []handover.Port, fds []int, err error) {
 }
 
 // openSocket returns the kernel's socket for a port: that of the process before, if it gave it.
-func (h *Host) openSocket(k portKey, at netip.AddrPort) (s *backing.Socket, given bool, err error) {
+func (h *Host) openSocket(k portKey, at netip.AddrPort) (s Socket, given bool, err error) {
 	if h.inherited != nil {
 		if fd, ok := h.inherited.Take(k.handedOver()); ok {
-			return backing.Adopt(k.protocol, at, h.filters, fd), true, nil
+			return h.sockets.Adopt(k.protocol, at, fd), true, nil
 		}
 	}
-	s, err = backing.Open(k.protocol, at, h.filters)
+	s, err = h.sockets.Open(k.protocol, at)
 	return s, false, err
 }
 

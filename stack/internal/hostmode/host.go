@@ -71,9 +71,8 @@ type Host struct {
 
 	netdev  atomic.Pointer[string] // its name, which may change: see rename
 	device  atomic.Pointer[backing.Device]
-	filters *backing.Filters // nil until the netdev is found
-	kernel  *hostnet.Kernel
-	watcher *hostnet.Watcher
+	kernel  Kernel
+	sockets Sockets        // nil until the netdev is found
 	rules   Rules          // of a device that has one for each port; nil: there is none
 	ended   sync.WaitGroup // goroutines that serve what the kernel brings
 	ways    ways
@@ -97,7 +96,7 @@ type Host struct {
 	pastFragments uint64
 	again         time.Time // when the netdev was opened again; zero: never
 	fragments     fragmentDrops
-	block         *backing.Block
+	block         *block
 	toldOfFilters bool              // see tellOfFilters
 	addrs         []netip.Prefix    // in use, those of IPv6 without zones
 	ports         map[portKey]*Port // see port and forget
@@ -108,11 +107,12 @@ type Host struct {
 	kept      map[kernelConn]struct{} // of the kernel, whose listener may be closed
 }
 
-// Find finds the netdev of a NIC, and takes the ports of its addresses. Changes are noted from
-// before. With inherited, sockets of a process that hands over, rules wait for Host.MoveRules.
-func Find(nic dv.NIC, c clock.Clock, inherited *handover.Inherited) (h *Host,
+// Find finds the netdev of a NIC, and takes the ports of its addresses from a kernel, which becomes
+// Host's; nil: that of the calling thread's network namespace. Changes are noted from before. With
+// inherited, sockets of a process that hands over, rules wait for Host.MoveRules.
+func Find(k Kernel, nic dv.NIC, c clock.Clock, inherited *handover.Inherited) (h *Host,
 	found hostnet.Network, err error) {
-	h = &Host{ports: map[portKey]*Port{}, bindings: map[*Binding]struct{}{},
+	h = &Host{kernel: k, ports: map[portKey]*Port{}, bindings: map[*Binding]struct{}{},
 		returned: make(chan struct{}, 1), idle: make(chan struct{}, 1),
 		inherited: inherited, ruleState: handover.RulesSettled}
 	if inherited != nil {
@@ -125,18 +125,17 @@ func Find(nic dv.NIC, c clock.Clock, inherited *handover.Inherited) (h *Host,
 }
 
 func (h *Host) findNetdev(nic dv.NIC, c clock.Clock) (found hostnet.Network, err error) {
-	network, err := dv.NetworkOf(nic)
+	if h.kernel == nil {
+		if h.kernel, err = openLinux(); err != nil {
+			return found, err
+		}
+	}
+	name, err := h.kernel.FindNetdev(nic)
 	if err != nil {
 		return found, err
 	}
-	h.first = network.Netdev
-	h.netdev.Store(&network.Netdev)
-	if h.watcher, err = hostnet.Watch(); err != nil {
-		return found, err
-	}
-	if h.kernel, err = hostnet.Open(); err != nil {
-		return found, err
-	}
+	h.first = name
+	h.netdev.Store(&name)
 	if found, err = h.kernel.Read(h.Name()); err != nil {
 		return found, err
 	}
@@ -146,9 +145,9 @@ func (h *Host) findNetdev(nic dv.NIC, c clock.Clock) (found hostnet.Network, err
 	}
 	device := backing.Device{Index: found.Index}
 	h.device.Store(&device)
-	h.filters = backing.NewFilters(device, c)
+	h.sockets = h.kernel.HoldPorts(device, c)
 	h.addrs = found.Addresses
-	h.block, err = backing.OpenBlock(backing.FirstBlock, h.zonedAddrs(), h.filters)
+	h.block, err = openBlock(firstBlock, h.zonedAddrs(), h.sockets)
 	return found, err
 }
 
@@ -156,11 +155,11 @@ func (h *Host) findNetdev(nic dv.NIC, c clock.Clock) (found hostnet.Network, err
 // Index and Close.
 func (h *Host) Serve(e *env.Env, s Stack, a Addresses) {
 	h.env, h.stack, h.addresses = e, s, a
-	if err := h.filters.Refused(); err != nil {
+	if err := h.sockets.Refused(); err != nil {
 		e.Log.Warn("each socket of the kernel has a filter of its own, not one that all share: "+
 			"closing many takes longer; CAP_BPF while the stack opens would do", "interface",
-			e.Name, "sockets", h.filters.Own(), "error", err)
-		h.tellOfFilters(h.filters.Own())
+			e.Name, "sockets", h.sockets.Own(), "error", err)
+		h.tellOfFilters(h.sockets.Own())
 	}
 }
 
@@ -207,7 +206,7 @@ func (h *Host) Stats() Stats {
 // stats returns the counters. mu is held.
 func (h *Host) stats() (stats Stats) {
 	first := h.block.First
-	stats = Stats{Netdev: h.Name(), FirstPort: first, LastPort: first + backing.BlockSize - 1,
+	stats = Stats{Netdev: h.Name(), FirstPort: first, LastPort: first + blockSize - 1,
 		Accepted: h.accepted.Load(), Dialled: h.dialled.Load(), Received: h.received.Load(),
 		Sent: h.sent.Load(), Rules: h.rules != nil, Unsteered: h.past,
 		FragmentsDropped: h.pastFragments}
@@ -278,11 +277,8 @@ func (h *Host) Close() (err error) {
 
 func (h *Host) closeAll() error {
 	var errs []error
-	if h.watcher != nil {
-		errs = append(errs, h.watcher.Close())
-	}
 	if h.kernel != nil {
-		h.kernel.Close()
+		errs = append(errs, h.kernel.Close())
 	}
 	h.mu.Lock()
 	if h.link != nil {
@@ -298,8 +294,8 @@ func (h *Host) closeAll() error {
 	if h.block != nil {
 		errs = append(errs, h.block.Close())
 	}
-	if h.filters != nil {
-		errs = append(errs, h.filters.Close())
+	if h.sockets != nil {
+		errs = append(errs, h.sockets.Close())
 	}
 	h.mu.Unlock()
 	h.ended.Wait()
@@ -328,7 +324,7 @@ func (h *Host) ClaimBlock(ctx context.Context) (first, last uint16, err error) {
 			return 0, 0, err
 		}
 	}
-	return h.block.First, h.block.First + backing.BlockSize - 1, h.tellAllPorts()
+	return h.block.First, h.block.First + blockSize - 1, h.tellAllPorts()
 }
 
 // manyFilters says how many filters of sockets' own Linux is known to free at once.
@@ -347,7 +343,7 @@ func (h *Host) tellOfFilters(n int) {
 
 // nextBlock takes another block in place of the present one. mu is held.
 func (h *Host) nextBlock() error {
-	next, err := backing.OpenBlock(int(h.block.First)+backing.BlockSize, h.zonedAddrs(), h.filters)
+	next, err := openBlock(int(h.block.First)+blockSize, h.zonedAddrs(), h.sockets)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/internal/backing"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
@@ -66,7 +65,7 @@ func newWorld(t *testing.T, addrs ...string) *world {
 	}
 	w.must(w.net.Do(func() error { return lab.Up("eth0", lab.Setup{Addresses: prefixes}) }))
 	w.do(func() (err error) {
-		h, found, err := Find(dv.NIC{Device: "eth0"}, clock.Clock{}, nil)
+		h, found, err := Find(nil, dv.NIC{Device: "eth0"}, clock.Clock{}, nil)
 		if err != nil {
 			return err
 		}
@@ -477,7 +476,7 @@ func (m *model) check() {
 		block[a] = true
 		for _, udp := range []bool{false, true} {
 			ports[packet.Ports{UDP: udp, Addr: a, First: first,
-				Last: first + backing.BlockSize - 1}] = true
+				Last: first + blockSize - 1}] = true
 		}
 		for _, p := range m.programs {
 			every := !p.at.Addr.IsValid()

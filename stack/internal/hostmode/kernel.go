@@ -1,6 +1,7 @@
 package hostmode
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -17,7 +18,7 @@ import (
 const acceptPause = 10 * time.Millisecond
 
 // acceptFrom hands connections of the kernel to listeners.
-func (h *Host) acceptFrom(p *Port, from *net.TCPListener) {
+func (h *Host) acceptFrom(p *Port, from Acceptor) {
 	for {
 		c, err := from.AcceptTCP()
 		switch {
@@ -73,10 +74,10 @@ const (
 )
 
 // readFrom delivers datagrams of the kernel to sockets.
-func (h *Host) readFrom(p *Port, conn *net.UDPConn) {
+func (h *Host) readFrom(p *Port, conn Datagrams) {
 	buf, oob := make([]byte, Headroom+maxPayload), make([]byte, controlRoom)
 	for {
-		n, nn, _, from, err := conn.ReadMsgUDPAddrPort(buf[Headroom:], oob)
+		n, nn, from, err := conn.Receive(buf[Headroom:], oob)
 		switch {
 		case errors.Is(err, net.ErrClosed), isPaused(err):
 			return
@@ -109,8 +110,7 @@ func (h *Host) receiver(p *Port, from netip.AddrPort) Receiver {
 func (h *Host) Send(b *Binding, payload, oob []byte, from netip.Addr, to netip.AddrPort) error {
 	conn, err := h.sender(b, from, to.Addr())
 	if err == nil {
-		_, _, err = conn.WriteMsgUDPAddrPort(payload, oob,
-			netip.AddrPortFrom(h.zoned(to.Addr()), to.Port()))
+		err = conn.Send(payload, oob, netip.AddrPortFrom(h.zoned(to.Addr()), to.Port()))
 	}
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -122,8 +122,15 @@ func (h *Host) Send(b *Binding, payload, oob []byte, from netip.Addr, to netip.A
 	return err
 }
 
-// Dialled counts a connection that the kernel has made for a program of the stack.
-func (h *Host) Dialled() { h.dialled.Add(1) }
+// Dial makes and counts a connection of the kernel's for a program of the stack.
+func (h *Host) Dial(ctx context.Context, by *net.Dialer, network, address string) (net.Conn,
+	error) {
+	c, err := h.kernel.Dial(ctx, by, network, address)
+	if err == nil {
+		h.dialled.Add(1)
+	}
+	return c, err
+}
 
 // Conns returns the connections that the kernel has accepted at ports of ours, closed ones
 // included for as long as the kernel knows them. What it does not tell is not listed.

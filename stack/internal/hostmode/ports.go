@@ -108,10 +108,10 @@ type portKey struct {
 // who comes when it has the port back; see portSweep.
 type Port struct {
 	key      portKey
-	socket   *backing.Socket
+	socket   Socket
 	ofBlock  bool // the socket is the block's
-	listener *net.TCPListener
-	conn     *net.UDPConn
+	listener Acceptor
+	conn     Datagrams
 	users    []*Binding // guarded by Host.mu
 	turn     int        // whose the next connection is; guarded by Host.mu
 	held     bool       // a connection was made from it; guarded by Host.mu
@@ -240,7 +240,7 @@ func (h *Host) port(k portKey) (*Port, error) {
 			}
 			return nil, err
 		}
-		h.tellOfFilters(h.filters.Own())
+		h.tellOfFilters(h.sockets.Own())
 	}
 	h.ports[k] = p
 	h.untold.note(k)
@@ -365,7 +365,7 @@ func (h *Host) tellAllPorts() error {
 		return nil
 	}
 	var list []packet.Ports
-	last := h.block.First + backing.BlockSize - 1
+	last := h.block.First + blockSize - 1
 	own := map[netip.Addr]bool{}
 	for _, p := range h.addrs {
 		own[p.Addr()] = true

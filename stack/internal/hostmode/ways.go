@@ -1,7 +1,6 @@
 package hostmode
 
 import (
-	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -96,7 +95,7 @@ func (h *Host) has(a netip.Addr) bool {
 
 // sender returns the kernel's socket from which a socket of ours sends to a: the one of the address
 // from, or else of the kernel's choice, or else any of a's version of IP.
-func (h *Host) sender(b *Binding, from, a netip.Addr) (*net.UDPConn, error) {
+func (h *Host) sender(b *Binding, from, a netip.Addr) (Datagrams, error) {
 	w := h.way(a)
 	h.mu.RLock()
 	defer h.mu.RUnlock()

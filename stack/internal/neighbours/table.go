@@ -271,7 +271,11 @@ func (n *Table) hold(i *NIC, hop, local tcpip.Address,
 	for len(q.packets) > 0 && q.bytes+size > maxUnresolvedBytes {
 		n.dropOldest(q)
 	}
-	q.packets = append(q.packets, pkt.Clone())
+	clone := pkt.Clone()
+	if pkt.TransportProtocolNumber == header.TCPProtocolNumber {
+		clone.Owner = nil // which is told with the connection's lock held only
+	}
+	q.packets = append(q.packets, clone)
 	q.bytes += size
 	n.bytes += size
 	return true, nil

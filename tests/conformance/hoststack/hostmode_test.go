@@ -240,7 +240,8 @@ func stacksOnHosts(t *testing.T, name string, w *world, onServer, onClient dv.Co
 	backend stack.Backend) *world {
 	w.name = name
 	server, client := w.server.(inside), w.client.(inside)
-	w.server = server.onHost(t, onServer.NIC, backend, 0)
+	onStack := server.onHost(t, onServer.NIC, backend, 0)
+	w.server, w.datagrams = onStack, datagramsOf(onStack.sockets.(netstack).Stack)
 	taken, err := client.ListenPacket("udp", netip.AddrPortFrom(w.client4, firstPort).String())
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,8 @@ type world struct {
 	server6, client6 netip.Addr
 	alias4           netip.Addr // the server's second IPv4 address
 	sent             *onCable   // by the server; nil on loopback
+	// datagrams counts what the server's stack has delivered to sockets; nil: it is a kernel's
+	datagrams func() uint64
 	// deaf listens with a backlog of 1, fills it and returns the address; see run.deaf
 	deaf  func(*run) string
 	roles interface{ Replace(string) string }
@@ -51,7 +53,13 @@ func stackWorld(t *testing.T) *world {
 	netpair.Acquaint(t, server, client)
 	netpair.Acquaint(t, client, server)
 	w.server, w.client, w.deaf = netstack{server}, netstack{client}, deafStack
+	w.datagrams = datagramsOf(server)
 	return w
+}
+
+// datagramsOf returns what counts the datagrams that a stack has delivered to its sockets.
+func datagramsOf(st *stack.Stack) func() uint64 {
+	return func() uint64 { return st.Stats().UDPReceived }
 }
 
 // run is the argument of a behaviour: a world, notes, and helpers that end the behaviour when a

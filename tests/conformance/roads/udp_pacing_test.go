@@ -80,7 +80,7 @@ func TestUDPPacing(t *testing.T) {
 		{"batches", batch, 1, 0, 1442}, {"segments", segments, 1, 1400, 5 * 1442},
 	} {
 		for _, rate := range []uint64{1e6 / 8, 1e7 / 8, 1e8 / 8, 1e9 / 8} {
-			within(t, func(w *World) {
+			withinExact(t, func(w *World) {
 				c, sent := w.listenPaced(t, rate)
 				must(t, c.SetSegmentSize(tt.segment))
 				const spans, skipped = 20, 5
@@ -123,7 +123,7 @@ func TestUDPPacing(t *testing.T) {
 // followed by none.
 func TestUDPPacingCounts(t *testing.T) {
 	oneProcessor(t)
-	within(t, func(w *World) {
+	withinExact(t, func(w *World) {
 		const rate = 1_000_000 // a byte takes 1 us
 		c, sent := w.listenPaced(t, rate)
 		for _, tt := range []struct{ size, segment int }{
@@ -164,7 +164,7 @@ func TestUDPPacingCounts(t *testing.T) {
 // of the stack, and goes on at once when there is another rate, or none.
 func TestUDPPacedWrite(t *testing.T) {
 	oneProcessor(t)
-	within(t, func(w *World) {
+	withinExact(t, func(w *World) {
 		c, sent := w.listenPaced(t, 100)
 		write := func() (took time.Duration, err error) {
 			took = w.took(func() { _, err = c.WriteToUDPAddrPort(make([]byte, 958), peer) })
@@ -227,7 +227,7 @@ func TestUDPPacedWrite(t *testing.T) {
 // and says how many that was; without a rate it sends all.
 func TestUDPPacedBatch(t *testing.T) {
 	oneProcessor(t)
-	within(t, func(w *World) {
+	withinExact(t, func(w *World) {
 		c, _ := w.listenPaced(t, 10_000_000) // 2,000 bytes in 200 us
 		ms := make([]stack.Message, 100)
 		for i := range ms {

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"sync"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
+	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
@@ -23,10 +25,11 @@ import (
 type World struct {
 	Server, Client *stack.Stack
 
-	clock *clocktest.Clock
-	began time.Time
-	relay *Relay
-	close []func() error
+	clock  *clocktest.Clock
+	stacks clock.Clock // the stacks'
+	began  time.Time
+	relay  *Relay
+	close  []func() error
 }
 
 // The addresses of a world.
@@ -35,9 +38,23 @@ var (
 	clientIP = netip.MustParsePrefix("10.0.0.2/24")
 )
 
-// NewWorld opens the stacks of a world.
-func NewWorld() (w *World, err error) {
-	w = &World{clock: clocktest.New()}
+// NewWorld opens the stacks of a world. No two readings of their clocks are equal, as of a
+// machine's.
+func NewWorld() (*World, error) {
+	w := &World{clock: clocktest.New()}
+	w.stacks = clock.New(&tickingClock{Clock: w.clock})
+	return w.openStacks()
+}
+
+// NewExactWorld opens the stacks of a world whose clocks go on only where somebody waits.
+func NewExactWorld() (*World, error) {
+	w := &World{clock: clocktest.New()}
+	w.stacks = w.clock.Clock()
+	return w.openStacks()
+}
+
+// openStacks opens the stacks, or closes the world.
+func (w *World) openStacks() (_ *World, err error) {
 	w.began = w.clock.Now()
 	defer func() {
 		if err != nil {
@@ -71,6 +88,25 @@ func (w *World) pair() [2]wire.Wire {
 // Now returns the time since the world began.
 func (w *World) Now() time.Duration { return w.clock.Now().Sub(w.began) }
 
+// tickingClock goes on by a nanosecond each time that it is read.
+type tickingClock struct {
+	*clocktest.Clock
+	mu   sync.Mutex
+	last time.Time
+}
+
+// Now implements clock.Source.
+func (c *tickingClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.Clock.Now(); now.After(c.last) {
+		c.last = now
+	} else {
+		c.last = c.last.Add(1)
+	}
+	return c.last
+}
+
 // open opens one stack. Its MAC address and what it draws follow from number.
 func (w *World) open(end wire.Wire, number byte, ip netip.Prefix) (s *stack.Stack, err error) {
 	nic, err := simnic.New(simnic.Config{Seed: uint64(number), Clock: w.clock.Clock()})
@@ -96,7 +132,7 @@ func (w *World) open(end wire.Wire, number byte, ip netip.Prefix) (s *stack.Stac
 		},
 		Addresses: []netip.Prefix{ip}, Addressing: stack.AddressOptions{DuplicateDetection: -1,
 			NoAnnounce: true},
-		Uplink: stack.UplinkOptions{RxMode: stack.RxInterrupt}, Clock: w.clock.Clock(),
+		Uplink: stack.UplinkOptions{RxMode: stack.RxInterrupt}, Clock: w.stacks,
 		Random: clocktest.Random(uint64(number)),
 	}
 	if !w.await(time.Hour, func() { s, err = stack.Open(context.Background(), cfg) }) {

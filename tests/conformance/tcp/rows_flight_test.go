@@ -61,7 +61,7 @@ func flights() []row {
 				       > PA 6001+1000 ack 1
 				210ms  < A 1 ack 10001`},
 		{name: "a whole flight is lost, without timestamps",
-			source: "RFC 5681 3.1 (two segments were to follow the first)",
+			source: "RFC 6937: as many as are acknowledged, and some; stack/recovery_count.go",
 			linux:  "repairs the flight in a fast recovery, RFC 8985",
 			script: `
 				0      open mss 1036 sackok
@@ -90,9 +90,16 @@ func flights() []row {
 				180ms  > PA 1+1000 ack 1
 				190ms  < A 1 ack 1001 sack 9001-10001
 				       > PA 1001+1000 ack 1
-				200ms  < A 1 ack 2001 sack 9001-10001
-				320ms  > PA 2001+1000 ack 1
-				330ms  < A 1 ack 10001`},
+				       > PA 2001+1000 ack 1
+				       > PA 3001+1000 ack 1
+				200ms  < A 1 ack 4001 sack 9001-10001
+				       > PA 4001+1000 ack 1
+				       > PA 5001+1000 ack 1
+				       > PA 6001+1000 ack 1
+				210ms  < A 1 ack 7001 sack 9001-10001
+				       > PA 7001+1000 ack 1
+				       > PA 8001+1000 ack 1
+				220ms  < A 1 ack 10001`},
 		{name: "slow start goes on after a late acknowledgement has ended it",
 			source: "RFC 9406 4.2; stack/link.go, slowStarts",
 			linux:  "does not end it below 16 segments, net/ipv4/tcp_cubic.c",

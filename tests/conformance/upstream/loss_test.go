@@ -388,3 +388,44 @@ func TestRefusedFlight(t *testing.T) {
 		"larger than 1000 bytes, are acknowledged after %v; the round trip is %v", size*segments,
 		segments, took, roundTrip)
 }
+
+// TestResendEcho: the first and the sixth of ten segments are lost. Both are sent again, 5 ms
+// apart, and the first is lost once more. The SACK of the other says so to RACK, but for its
+// timestamp echo, which is that of what came in sequence last: nothing is sent before the timeout.
+func TestResendEcho(t *testing.T) {
+	const size, segments, roundTrip = 1000, 10, 10 * time.Millisecond
+	h := newHost(t, false)
+	c := h.open(mss(size+12+28), sackOK(), stamp(5000, 0))
+	answer := func(acked uint32, echo uint32, blocks ...[2]uint32) (again []uint32) {
+		h.send(segment{flags: ack, seq: 1, ack: acked, win: -1, options: options(
+			stamp(uint32(5000+h.clock.since().Milliseconds()), echo), h.sack(0, blocks...))})
+		for _, s := range h.sent() {
+			again = append(again, s.seq)
+		}
+		return again
+	}
+	for range segments {
+		h.write(c, size)
+		h.advance(time.Microsecond)
+	}
+	first := h.sent()
+	if len(first) != segments || first[0].size != size {
+		t.Fatalf("%d segments: %v", len(first), first)
+	}
+	h.advance(roundTrip)
+	echo, _, _ := first[0].stamp()
+	at := func(n uint32) uint32 { return 1 + n*size }
+	if again := answer(at(0), echo, [2]uint32{at(1), at(5)}); len(again) != 1 || again[0] != at(0) {
+		t.Fatalf("%d are sent again, want %d", again, at(0))
+	}
+	h.advance(roundTrip / 2)
+	again := answer(at(0), echo, [2]uint32{at(6), at(10)}, [2]uint32{at(1), at(5)})
+	if len(again) != 1 || again[0] != at(5) {
+		t.Fatalf("%d are sent again, want %d", again, at(5))
+	}
+	h.advance(roundTrip)
+	answer(at(0), echo, [2]uint32{at(1), at(10)})
+	later := h.sentFor(50 * time.Millisecond)
+	shows(t, "40-resend-echo", len(later) == 0, "%d segments are sent again within 50 ms of the "+
+		"SACK of one that was sent again 5 ms after the first", len(later))
+}

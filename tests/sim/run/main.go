@@ -5,6 +5,7 @@
 //	go run ./tests/sim/run -seeds 2000 -twice   each twice, compared
 //	go run ./tests/sim/run -only fallback       of 2000 seeds those with such worlds
 //	go run ./tests/sim/run -path -seeds 200     datagrams and TCP over a router with a smaller MTU
+//	go run ./tests/sim/run -host -seeds 200     hosts on the address of their kernel
 //	go run ./tests/sim/run -seed 17             one seed, with its plan and its log
 //	go run ./tests/sim/run -seed 17 -twice      where two runs of it differ first
 //	go run ./tests/sim/run -seed 17 -minimise   the least work and faults with which it fails

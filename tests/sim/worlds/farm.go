@@ -177,6 +177,9 @@ func (f *farm) command(from, n uint64) *exec.Cmd {
 	if f.options.path {
 		args = append(args, "-path")
 	}
+	if f.options.host {
+		args = append(args, "-host")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]
@@ -197,6 +200,9 @@ func (f *farm) add(r outcome) {
 		fmt.Printf("seed %d: %s\n  repeat: go run ./tests/sim/run -seed %d", r.Seed, r.Err, r.Seed)
 		if f.options.path {
 			fmt.Print(" -path")
+		}
+		if f.options.host {
+			fmt.Print(" -host")
 		}
 		fmt.Println()
 		return

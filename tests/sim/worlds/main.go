@@ -26,7 +26,7 @@ type options struct {
 	twice, first bool
 	minimise     bool
 	worker       bool
-	path         bool
+	path, host   bool
 	only         string
 	stacks       bool
 	frames       bool
@@ -82,6 +82,7 @@ func main() {
 		"late readers of packet sockets, or merged segments there; a resized MTU, "+
 		"or a netdev readdressed")
 	flag.BoolVar(&o.path, "path", false, "worlds with a router of a smaller MTU")
+	flag.BoolVar(&o.host, "host", false, "worlds with hosts on the address of their kernel")
 	flag.Var(&o.work, "work", "numbers of the work to keep, or none")
 	flag.Var(&o.faults, "faults", "numbers of the faults to keep, or none")
 	flag.Parse()
@@ -120,6 +121,9 @@ func (o *options) plan(seed uint64) sim.Plan {
 	p := sim.NewPlan(seed)
 	if o.path {
 		p = sim.NewPathPlan(seed)
+	}
+	if o.host {
+		p = sim.NewBesidePlan(seed)
 	}
 	p.Keep(o.work, o.faults)
 	return p

@@ -19,8 +19,8 @@ func (o *options) runMinimise() int {
 		changed = o.shrink(&faults, func(l list) bool { return o.fails(work, l) }) ||
 			o.shrink(&work, func(l list) bool { return o.fails(l, faults) })
 	}
-	fmt.Printf("go run ./tests/sim/run -seed %d -path=%v -work %s -faults %s\n", o.seed, o.path,
-		text(work), text(faults))
+	fmt.Printf("go run ./tests/sim/run -seed %d -path=%v -host=%v -work %s -faults %s\n", o.seed,
+		o.path, o.host, text(work), text(faults))
 	return 0
 }
 
@@ -57,8 +57,8 @@ func (o *options) fails(work, faults list) bool {
 	if err != nil {
 		self = os.Args[0]
 	}
-	c := exec.Command(self, "-seed", fmt.Sprint(o.seed), fmt.Sprintf("-path=%v", o.path), "-work",
-		text(work), "-faults", text(faults))
+	c := exec.Command(self, "-seed", fmt.Sprint(o.seed), fmt.Sprintf("-path=%v", o.path),
+		fmt.Sprintf("-host=%v", o.host), "-work", text(work), "-faults", text(faults))
 	return c.Run() != nil
 }
 

@@ -82,6 +82,41 @@ func TestEchoAged(t *testing.T) {
 	check(6000, 6750, 6750)
 }
 
+// TestEchoHidden: once something was sent again, an acknowledgement of nothing new with SACK echoes
+// nothing, and one of new data, or without SACK, what it has.
+func TestEchoHidden(t *testing.T) {
+	r := newResending()
+	defer r.close()
+	report := func(ack, from, to uint32) (echo uint32, said bool) {
+		f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+			Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack, Flags: header.TCPFlagAck,
+			Options: append(hdrtest.Stamped(9, 5000), hdrtest.Sacked(from, to)...)}
+		frame := f.Bytes()
+		s := hdr.Received(frame, hdrtest.Parse(frame), r.seed)
+		said = r.received(&s)&EchoAged != 0
+		return binary.BigEndian.Uint32(s.Options().Timestamp[6:]), said
+	}
+	for seq := uint32(0); seq < 20000; seq += 1000 {
+		r.write(ours(seq, 1000), 0)
+	}
+	if echo, said := report(1000, 5000, 10000); echo != 5000 || said {
+		t.Errorf("nothing was sent again, and netstack gets %d (%v)", echo, said)
+	}
+	r.write(ours(1000, 1000), 0)
+	for _, tt := range []struct {
+		ack, from, to, want uint32
+	}{{1000, 5000, 12000, 5000}, // the first since: it may be of new data
+		{1000, 5000, 12000, 0}, {2000, 5000, 12000, 5000}, {2000, 5000, 13000, 0}} {
+		echo, said := report(tt.ack, tt.from, tt.to)
+		if echo != tt.want || said != (tt.want == 0) {
+			t.Errorf("an ACK of %d: netstack gets %d (%v), want %d", tt.ack, echo, said, tt.want)
+		}
+	}
+	if got := r.echoed(2000, 5000); got != 5000 {
+		t.Errorf("without SACK netstack gets %d", got)
+	}
+}
+
 // TestTailStaysYoung: where netstack has sent something other than the first segment again, as its
 // tail loss probe does, the echo tells it of the loss.
 func TestTailStaysYoung(t *testing.T) {

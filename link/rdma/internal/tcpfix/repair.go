@@ -281,6 +281,17 @@ func (f *resendFlow) noteAgain(x span, now tcpip.MonotonicTime) {
 	p.sent = append(p.sent, again{x, now, p.number, f.end})
 }
 
+// sentTwice reports whether netstack sends the same again for the same acknowledgement, as what its
+// fast retransmit sends, and as what follows behind a timeout (transport/tcp/snd.go sendData).
+func (f *resendFlow) sentTwice(seq, end uint32, now tcpip.MonotonicTime) bool {
+	if f.own || len(f.repair.sent) == 0 {
+		return false
+	}
+	x := &f.repair.sent[len(f.repair.sent)-1]
+	return x.seq == seq && x.end == end && !x.at.Before(f.ackAt) && now.Sub(x.at) < answerGap &&
+		f.repair.spare(seq)
+}
+
 // sentAgain reports whether all from seq to end has been sent again and is not lost again.
 func (f *resendFlow) sentAgain(seq, end uint32) bool {
 	return slices.ContainsFunc(f.repair.sent, func(x again) bool {

@@ -150,6 +150,7 @@ func TestRepairSparesFew(t *testing.T) {
 		r.wait(tt.path / 40)
 		dropped := 0
 		for range 20 {
+			r.wait(answerGap) // see TestSentTwice
 			if r.again(0) {
 				dropped++
 			}
@@ -160,6 +161,37 @@ func TestRepairSparesFew(t *testing.T) {
 		}
 		r.close()
 	}
+}
+
+// TestSentTwice: what netstack sends again twice for the same acknowledgement leaves once, a few
+// times; not so what comes later, is more, or follows another acknowledgement.
+func TestSentTwice(t *testing.T) {
+	r := newResending()
+	defer r.close()
+	r.write(ours(0, 1000), 0)
+	r.write(ours(1000, 1000), 0)
+	r.write(ours(2000, 1000), 0)
+	must := func(what string, seq uint32, want bool) {
+		t.Helper()
+		if got := r.again(seq); got != want {
+			t.Errorf("%s: dropped %v", what, got)
+		}
+	}
+	must("once", 0, false)
+	must("twice", 0, true)
+	must("another", 1000, false)
+	must("in between", 0, false)
+	r.wait(answerGap)
+	must("later", 0, false)
+	r.answer(1000, 0, header.TCPFlagAck)
+	must("once more", 1000, false)
+	r.wait(time.Millisecond)
+	r.answer(1000, 0, header.TCPFlagAck)
+	must("behind another acknowledgement", 1000, false)
+	for range mostSpared {
+		must("a few times", 1000, true)
+	}
+	must("more often", 1000, false)
 }
 
 // TestRepairSparesFewOfSegment: nor more of a segment where others before it are acknowledged one

@@ -29,10 +29,13 @@ func rounds(origin uint32) *resending {
 
 // sentNow is what the link sends within a while after an acknowledgement, in thousands of bytes
 // from the first on.
-func (r *resending) sentNow(ack uint32) (seqs []uint32) {
+func (r *resending) sentNow(ack uint32) (seqs []uint32) { return r.sentBehind(ack, 5000) }
+
+// sentBehind does what sentNow does behind an acknowledgement with that echo.
+func (r *resending) sentBehind(ack, echo uint32) (seqs []uint32) {
 	r.wait(time.Millisecond)
 	r.frames = nil
-	r.answer(ack, 5000, header.TCPFlagAck)
+	r.answer(ack, echo, header.TCPFlagAck)
 	r.wait(2 * resendTick)
 	for _, frame := range r.frames {
 		p := hdrtest.Parse(frame)
@@ -115,5 +118,29 @@ func TestNoRound(t *testing.T) {
 	}
 	if got := quiet.sentNow(1000); got != nil {
 		t.Errorf("sent %d without a timeout", got)
+	}
+}
+
+// TestRoundsAfterStandstill: a flight of which the link had to send the first segment is sent again
+// in rounds as well, though no timeout was seen.
+func TestRoundsAfterStandstill(t *testing.T) {
+	r := newResending()
+	defer r.close()
+	r.write(ours(0, 1000), 0)
+	r.write(ours(0, 1000), 0) // at once: no timeout
+	for seq := uint32(1000); seq < 90000; seq += 1000 {
+		r.write(ours(seq, 1000), 0)
+	}
+	r.wait(2 * firstWait)
+	if len(r.frames) != 1 {
+		t.Fatalf("%d segments are sent of a flight that stands still", len(r.frames))
+	}
+	for i, ack := range []uint32{1000, 3000, 7000} {
+		if got, want := r.sentBehind(ack, 0), count(ack/1000, 2<<i); !slices.Equal(got, want) {
+			t.Errorf("ACK %d: sent %d, want %d", ack, got, want)
+		}
+	}
+	if got := r.sentBehind(9000, 0); got != nil {
+		t.Errorf("sent %d while the round is in flight", got)
 	}
 }

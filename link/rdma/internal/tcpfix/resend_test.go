@@ -29,6 +29,7 @@ type resending struct {
 	origin uint32                 // of our sequence numbers
 	v6     bool
 	gone   bool // netstack has given the connection up
+	owner  *telling
 }
 
 func newResending() *resending {
@@ -92,8 +93,69 @@ func (r *resending) write(f hdrtest.TCPFrame, mss uint16) {
 	if mss > 0 {
 		pkt.GSOOptions = gstack.GSO{Type: gstack.GSOTCPv4, NeedsCsum: true, MSS: mss}
 	}
+	if r.owner != nil {
+		pkt.Owner = r.owner
+	}
 	r.pass(pkt)
 	r.pkts = append(r.pkts, pkt)
+}
+
+// telling represents a connection that tells up to where it has sent data, unless it does not know,
+// and notes what is sent again.
+type telling struct {
+	end     uint32
+	unknown bool
+	again   []uint32
+}
+
+func (*telling) KUID() uint32 { return 0 }
+func (*telling) KGID() uint32 { return 0 }
+
+func (o *telling) SentBefore() (end uint32, known bool) { return o.end, !o.unknown }
+func (o *telling) CountResend(end uint32)               { o.again = append(o.again, end) }
+
+// TestSentByAnotherDevice: what a connection has sent by another device counts as sent, if it tells
+// of that.
+func TestSentByAnotherDevice(t *testing.T) {
+	for _, origin := range []uint32{0, 1<<32 - 5000} {
+		r := newResending()
+		r.origin, r.owner = origin, &telling{end: origin + 9000}
+		for seq := uint32(0); seq < 11000; seq += 1000 {
+			r.write(ours(seq, 1000), 0)
+		}
+		var want []uint32
+		for end := uint32(1000); end <= 9000; end += 1000 {
+			want = append(want, origin+end)
+		}
+		if !slices.Equal(r.owner.again, want) {
+			t.Errorf("from %d: sent again are %d, want %d", origin, r.owner.again, want)
+		}
+		if end, known := r.sentUpTo(); end != origin+11000 || !known {
+			t.Errorf("from %d: sent up to %d, %v", origin, end, known)
+		}
+		r.close()
+	}
+	silent := newResending()
+	defer silent.close()
+	silent.owner = &telling{end: 9000, unknown: true}
+	for seq := uint32(0); seq < 3000; seq += 1000 {
+		silent.write(ours(seq, 1000), 0)
+	}
+	silent.write(ours(1000, 1000), 0)
+	if !slices.Equal(silent.owner.again, []uint32{2000}) {
+		t.Errorf("by a connection that does not know: sent again are %d", silent.owner.again)
+	}
+}
+
+// sentUpTo returns where the flow's data ends.
+func (r *resending) sentUpTo() (end uint32, known bool) {
+	f := ours(0, 1)
+	f.V6 = r.v6
+	pkt := packetOf(f)
+	defer pkt.DecRef()
+	s := hdr.ParseSent(pkt, r.seed)
+	_, hash := s.Flow()
+	return r.end(hash)
 }
 
 // answer has the peer acknowledge what came before ack; echo is the timestamp it echoes, 0 for
@@ -170,8 +232,8 @@ func TestResend(t *testing.T) {
 			r.answer(4000, 0, ack)
 			r.wait(300 * ms)
 			r.answer(5000, 0, ack)
-		}, []segment{{300 * ms, 3000, 1000, false}, {600 * ms, 4000, 1000, false},
-			{900 * ms, 5000, 500, true},
+		}, []segment{{300 * ms, 3000, 1000, false}, {350 * ms, 4000, 1000, false}, // a round
+			{350 * ms, 5000, 500, true}, {900 * ms, 5000, 500, true},
 			{1450 * ms, 5000, 500, true}, {2500 * ms, 5000, 500, true},
 			{4550 * ms, 5000, 500, true}, {8600 * ms, 5000, 500, true}}},
 		{"a FIN", func(r *resending) {

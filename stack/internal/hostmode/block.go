@@ -1,4 +1,4 @@
-package backing
+package hostmode
 
 import (
 	"cmp"
@@ -8,30 +8,32 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/backing"
 )
 
-// BlockSize says how many ports a Block has.
-const BlockSize = 256
+// blockSize says how many ports a block has.
+const blockSize = 256
 
 // Where blocks are: above Linux's ip_local_port_range, which ends at 60999.
 const (
-	FirstBlock = 0xf000
+	firstBlock = 0xf000
 	lastBlock  = 0xff00
 )
 
-// Block is BlockSize ports of the host, of TCP and of UDP, to connect from. One test of a port's
+// block holds blockSize ports of the host, of TCP and of UDP, to connect from. One test of a port's
 // upper byte tells whether it is of the block.
-type Block struct {
+type block struct {
 	First   uint16
-	filters *Filters
-	sockets map[netip.Addr][]*Socket
+	open    Sockets
+	sockets map[netip.Addr][]Socket
 }
 
-// OpenBlock takes the first block, of those from a port on, of which every address has every port.
-func OpenBlock(from int, addrs []netip.Addr, f *Filters) (*Block, error) {
+// openBlock takes the first block, of those from a port on, of which every address has every port.
+func openBlock(from int, addrs []netip.Addr, open Sockets) (*block, error) {
 	var first error
-	for port := from; port <= lastBlock; port += BlockSize {
-		b := &Block{First: uint16(port), filters: f, sockets: map[netip.Addr][]*Socket{}}
+	for port := from; port <= lastBlock; port += blockSize {
+		b := &block{First: uint16(port), open: open, sockets: map[netip.Addr][]Socket{}}
 		err := b.addAll(addrs)
 		if err == nil {
 			return b, nil
@@ -45,11 +47,11 @@ func OpenBlock(from int, addrs []netip.Addr, f *Filters) (*Block, error) {
 		}
 	}
 	return nil, fmt.Errorf("no block of %d ports from %d on is free to connect from: %w; "+
-		"other processes have ports in each of them (ss -tuln)", BlockSize, FirstBlock,
+		"other processes have ports in each of them (ss -tuln)", blockSize, firstBlock,
 		cmp.Or(first, error(unix.EADDRINUSE)))
 }
 
-func (b *Block) addAll(addrs []netip.Addr) error {
+func (b *block) addAll(addrs []netip.Addr) error {
 	for _, a := range addrs {
 		if err := b.Add(a); err != nil {
 			return err
@@ -59,19 +61,19 @@ func (b *Block) addAll(addrs []netip.Addr) error {
 }
 
 // Add takes the block's ports of one more address.
-func (b *Block) Add(a netip.Addr) (err error) {
-	all := make([]*Socket, 0, 2*BlockSize)
+func (b *block) Add(a netip.Addr) (err error) {
+	all := make([]Socket, 0, 2*blockSize)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, closeAll(all))
+			err = errors.Join(err, closeSockets(all))
 		}
 	}()
-	for i := range uint16(BlockSize) {
-		for _, p := range []Protocol{TCP, UDP} {
-			s, err := Open(p, netip.AddrPortFrom(a, b.First+i), b.filters)
+	for i := range uint16(blockSize) {
+		for _, p := range []backing.Protocol{backing.TCP, backing.UDP} {
+			s, err := b.open.Open(p, netip.AddrPortFrom(a, b.First+i))
 			if errors.Is(err, unix.EMFILE) {
 				err = fmt.Errorf("%w: %d sockets per address are needed; raise LimitNOFILE, "+
-					"ulimit -n", err, 2*BlockSize)
+					"ulimit -n", err, 2*blockSize)
 			}
 			if err != nil {
 				return err
@@ -83,8 +85,8 @@ func (b *Block) Add(a netip.Addr) (err error) {
 	return nil
 }
 
-// FollowDevice renews the filters of all sockets after [Filters.SetDevice].
-func (b *Block) FollowDevice() error {
+// FollowDevice renews the filters of all sockets after [Sockets].SetDevice.
+func (b *block) FollowDevice() error {
 	var errs []error
 	for _, all := range b.sockets {
 		for _, s := range all {
@@ -95,23 +97,23 @@ func (b *Block) FollowDevice() error {
 }
 
 // Socket returns that of a port, nil if the block does not have it. It is the block's.
-func (b *Block) Socket(p Protocol, at netip.AddrPort) *Socket {
+func (b *block) Socket(p backing.Protocol, at netip.AddrPort) Socket {
 	all, i := b.sockets[at.Addr()], int(at.Port())-int(b.First)
-	if all == nil || i < 0 || i >= BlockSize {
+	if all == nil || i < 0 || i >= blockSize {
 		return nil
 	}
 	return all[2*i+int(p)]
 }
 
 // Remove gives the ports of an address back.
-func (b *Block) Remove(a netip.Addr) error {
+func (b *block) Remove(a netip.Addr) error {
 	all := b.sockets[a]
 	delete(b.sockets, a)
-	return closeAll(all)
+	return closeSockets(all)
 }
 
 // Close gives all ports back.
-func (b *Block) Close() error {
+func (b *block) Close() error {
 	var errs []error
 	for a := range b.sockets {
 		errs = append(errs, b.Remove(a))
@@ -119,7 +121,7 @@ func (b *Block) Close() error {
 	return errors.Join(errs...)
 }
 
-func closeAll(all []*Socket) error {
+func closeSockets(all []Socket) error {
 	var errs []error
 	for _, s := range all {
 		if err := s.Close(); err != nil {
