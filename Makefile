@@ -10,8 +10,9 @@ BENCH       ?= .
 TESTFLAGS := -vet=off -ldflags=-w -shuffle=on -timeout $(TIMEOUT)
 
 # LONGTIME is the limit of make test, whose longest packages take 11 minutes on two processors at
-# rest and share them with all others. The virtual machines have TIMEOUT within it.
+# rest and share them with all others. The virtual machines have VM_TIME within it.
 LONGTIME ?= 30m
+VM_TIME  ?= 16m
 
 # LONGEST are the packages whose tests take longest. They come first, so that none of them runs
 # alone at the end; the virtual machines come last.
@@ -26,14 +27,14 @@ export GOFLAGS := $(strip $(GOFLAGS) -pgo=off)
 # Commit and version go into the binary where git answers for this directory.
 BUILDVCS := $(shell git status >/dev/null 2>&1 && echo true || echo false)
 
-.PHONY: build test test-unmodified test-unmodified-go test-vm test-vm-users test-vm-instructions test-vm-removals test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-pages test-services test-attacks test-suites test-newest-gvisor test-poison soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
+.PHONY: build test test-unmodified test-unmodified-go test-vm test-vm-users test-vm-instructions test-vm-removals test-vm-upgrades test-vm-host test-host test-upgrade test-roads test-looks test-browser test-deploy release test-release test-arm64 test-pages test-services test-attacks test-suites test-newest-gvisor test-poison soak-tests sim sim-mutants check house deps demo bench bench-go bench-peers bench-scale bench-host instructions pgo fuzz fuzz-short help
 
 build: ## build bin/rdma-netstack
 	CGO_ENABLED=0 go build -pgo=auto -buildvcs=$(BUILDVCS) -trimpath -o bin/rdma-netstack ./cmd/rdma-netstack
 
 test: deps check ## check, then every test with the race detector, in random order; SHORT=1: no long waits, no race detector
 	@skips=$$(mktemp); $(if $(SHORT),race=-short; export CGO_ENABLED=0,race=$$(tests/race.sh)); \
-	NEED_LOG=$$skips VM_TIME=$(TIMEOUT) go test $$race $(TESTFLAGS) -timeout $(LONGTIME) -p $$(($$(getconf _NPROCESSORS_ONLN) * 2)) \
+	NEED_LOG=$$skips VM_TIME=$(VM_TIME) go test $$race $(TESTFLAGS) -timeout $(LONGTIME) -p $$(($$(getconf _NPROCESSORS_ONLN) * 2)) \
 		$(LONGEST) $$(go list ./... | grep -vE '/tests(/vm)?$$') ./tests/vm; status=$$?; \
 	$(if $(SHORT),,LOSSY_SEEDS=150 CGO_ENABLED=0 go test -count=1 $(TESTFLAGS) -run 'TestLossyWire|TestGoBack|TestWorlds|TestNoPath|TestRest|TestRecoveryAfter|TestReordering|TestPause|TestShortPath|TestThreshold|TestCubicFraction|^TestKilled$$|^TestSuccessor$$' ./link/rdma/internal/tcpfix ./tests/conformance/roads ./tests/conformance/upstream ./link/xdp || status=1; $(MAKE) --no-print-directory sim || status=1;) \
 	for d in tests/bench/peers examples/grpc contrib/quic contrib/pion; do (cd $$d && CGO_ENABLED=0 go test $(TESTFLAGS) .) || status=1; done; \
@@ -52,6 +53,9 @@ test-vm-instructions: ## instructions of a datagram in a virtual machine that co
 
 test-vm-removals: ## the device taken away and given back 900 times an hour, for REMOVALS (10m), under transfers and clients, in QEMU
 	REMOVALS=$(or $(REMOVALS),10m) go test -count=1 -v -timeout 2h -run '^TestRemovals$$' ./tests/vm
+
+test-vm-upgrades: ## UPGRADE_ROUNDS (100) times an upgrade of a web and a DNS server on the host's own address, and one with the server before killed, in one QEMU. KERNEL=7.3 for another than 7.2
+	UPGRADE_ROUNDS=$(or $(UPGRADE_ROUNDS),100) go test -count=1 -v -timeout 3h -run '^TestHostUpgrades$$' ./tests/vm
 
 test-vm-host: ## servers on the host's own address under three stock kernels, in QEMU: 10,000 connections from outside, 1,000 dials, 1,000 local, 1,000 of a container: 10 to 20 minutes a kernel. KERNEL=6.12 for one, HOST_CONNECTIONS=1000
 	HOST_CONNECTIONS=$(or $(HOST_CONNECTIONS),10000) go test -count=1 -v -timeout 2h -run '^TestHostMode$$' ./tests/vm

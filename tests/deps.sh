@@ -78,6 +78,7 @@ programs() {
 		openssh-client ssh
 		prometheus prometheus
 		bird2 bird
+		frr vtysh
 	END
 }
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs the tests of packages many times beside four busy loops, one package after the other: what
-# fails only beside load is a fault until it is explained. soak.sh COUNT PACKAGE...
+# fails only beside load is a fault until it is explained. ./... is all packages of all modules.
+# soak.sh COUNT PACKAGE...
 set -uo pipefail
 count=$1
 shift
@@ -11,7 +12,18 @@ for _ in 1 2 3 4; do
 	busy+=($!)
 done
 status=0
-for package in $(go list "$@"); do
-	CGO_ENABLED=0 timeout 2h go test -count="$count" -cpu 1,2 -timeout 2h "$package" || status=1
-done
+# soak runs the packages of the module in a directory.
+soak() {
+	local dir=$1 package
+	shift
+	for package in $(go -C "$dir" list "$@"); do
+		CGO_ENABLED=0 timeout 2h go -C "$dir" test -count="$count" -cpu 1,2 -timeout 2h "$package" || status=1
+	done
+}
+soak . "$@"
+if [ "$*" = ./... ]; then
+	for module in $(git ls-files '*/go.mod'); do
+		soak "$(dirname "$module")" ./...
+	done
+fi
 exit $status

@@ -385,6 +385,10 @@ func (w *world) openMonitor() (*frameMonitor, error) {
 	if err != nil {
 		return nil, errors.Join(err, t.outside.Close())
 	}
+	if err := errors.Join(t.outside.LeaveOutTCP(), t.host.LeaveOutTCP()); err != nil {
+		t.close()
+		return nil, fmt.Errorf("monitor frames: %w", err)
+	}
 	return t, nil
 }
 

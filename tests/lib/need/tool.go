@@ -16,6 +16,7 @@ var debianPackage = map[string]string{
 	"cc": "gcc", "ethtool": "ethtool", "qemu-system-x86_64": "qemu-system-x86",
 	"h2load": "nghttp2-client", "kdig": "knot-dnsutils", "ssh": "openssh-client",
 	"setcap": "libcap2-bin", "bird": "bird2", "birdc": "bird2",
+	"zebra": "frr", "bgpd": "frr", "vtysh": "frr",
 }
 
 // Tool returns the path of a program.
@@ -46,7 +47,7 @@ func Header(t testing.TB, names ...string) string {
 // lookPath also searches directories that a user's PATH often lacks.
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
-	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/lib/frr"} {
 		if err == nil {
 			break
 		}

@@ -50,10 +50,25 @@ protocol bgp server {
 // Addresses of both prefixes that the router's kernel asks.
 var asked = []string{"198.51.100.0", "198.51.100.77", "2001:db8:1::", "2001:db8:1:2::7"}
 
-// TestRecipe runs the recipe's configuration and script as they are written there. The device of
-// the server fails for longer than MaxOutage, and comes back: the routes go, and come back. The
-// router, on the server's own cable, has its session all the time.
+// TestRecipe runs the recipe's configuration and script for bird as they are written there.
 func TestRecipe(t *testing.T) {
+	w, blocks := newRecipeWorld(t)
+	w.bird(t, w.server, "server", blocks["protocol static"])
+	w.failAndRestore(t, "birdc -s "+w.control("server"), blocks["birdc"])
+}
+
+// TestRecipeFRR does so with those for FRR.
+func TestRecipeFRR(t *testing.T) {
+	world.Tool(t, "bgpd", `bgpd version (\S+)`, "--version")
+	need.Tool(t, "zebra")
+	w, blocks := newRecipeWorld(t)
+	w.frr(t, blocks["remote-as"])
+	w.failAndRestore(t, "vtysh --vty_socket "+w.dir, blocks["vtysh"])
+}
+
+// newRecipeWorld makes a router that runs bird, and reads the recipe's pieces of code.
+func newRecipeWorld(t *testing.T) (*testWorld, map[string]string) {
+	t.Helper()
 	need.NetNS(t)
 	need.Tool(t, "curl")
 	need.Tool(t, "birdc")
@@ -61,13 +76,19 @@ func TestRecipe(t *testing.T) {
 	blocks := codeOf(t, recipe)
 	w := newWorld(t)
 	w.bird(t, w.router, "router", router)
-	w.bird(t, w.server, "server", blocks["protocol static"])
+	return w, blocks
+}
 
+// failAndRestore runs the script, whose routing daemon is asked by control. The device of the
+// server fails for longer than MaxOutage, and comes back: the routes go, and come back. The
+// router, on the server's own cable, has its session all the time.
+func (w *testWorld) failAndRestore(t *testing.T, control, script string) {
+	t.Helper()
 	w.await(t, "session", func() bool { return w.sessionUp(t) })
 	if got := w.routes(t); got != 0 {
 		t.Errorf("%d routes before the server was looked at", got)
 	}
-	w.watch(t, blocks["while sleep"])
+	w.watch(t, control, script)
 	w.await(t, "announced", func() bool { return w.routes(t) == 2 })
 	w.ask(t)
 
@@ -86,22 +107,23 @@ func TestRecipe(t *testing.T) {
 	}
 }
 
-// codeOf returns the code blocks of a page by the words that are in them: each must be in one.
+// codeOf returns the code blocks of a page by the words that they have, each of which is in one.
 func codeOf(t *testing.T, page string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	must(t, err)
+	pieces := []string{"protocol static", "remote-as", "birdc", "vtysh"}
 	found := map[string]string{}
 	for i, block := range strings.Split(string(text), "\n```") {
 		_, code, _ := strings.Cut(block, "\n") // behind the language
-		for _, words := range []string{"protocol static", "while sleep"} {
+		for _, words := range pieces {
 			if i%2 == 1 && strings.Contains(code, words) {
 				found[words] += code
 			}
 		}
 	}
-	if len(found) != 2 {
-		t.Fatalf("%s has %d of the two pieces of code", page, len(found))
+	if len(found) != len(pieces) {
+		t.Fatalf("%s has %d of %d pieces of code", page, len(found), len(pieces))
 	}
 	return found
 }
@@ -185,16 +207,31 @@ func (w *testWorld) bird(t *testing.T, n *lab.Net, name, config string) {
 		"-P", filepath.Join(w.dir, name+".pid")))
 }
 
-// control returns the control socket of a daemon.
+// frr starts FRR's daemons beside the server.
+func (w *testWorld) frr(t *testing.T, config string) {
+	t.Helper()
+	for name, config := range map[string]string{"zebra": "", "bgpd": config} {
+		file := filepath.Join(w.dir, name+".conf")
+		must(t, os.WriteFile(file, []byte(config), 0o644))
+		w.start(t, w.server, name, exec.Command(need.Tool(t, name), "--skip_runas",
+			"--config_file", file, "--pid_file", filepath.Join(w.dir, name+".pid"),
+			"--vty_socket", w.dir, "--vty_port", "0", "--log", "stdout",
+			"--socket", filepath.Join(w.dir, "zserv.api")))
+	}
+}
+
+// control returns the control socket of a daemon of bird.
 func (w *testWorld) control(name string) string { return filepath.Join(w.dir, name+".ctl") }
 
-// watch runs the recipe's script beside the server. birdc asks the server's daemon there.
-func (w *testWorld) watch(t *testing.T, script string) {
+// watch runs the recipe's script beside the server. Its program for asking the daemon is what
+// control says, with arguments.
+func (w *testWorld) watch(t *testing.T, control, script string) {
 	t.Helper()
 	bin := filepath.Join(w.dir, "bin")
 	must(t, os.Mkdir(bin, 0o755))
-	must(t, os.WriteFile(filepath.Join(bin, "birdc"), []byte("#!/bin/sh\nexec "+
-		need.Tool(t, "birdc")+" -s "+w.control("server")+" \"$@\"\n"), 0o755))
+	program, args, _ := strings.Cut(control, " ")
+	must(t, os.WriteFile(filepath.Join(bin, program), []byte("#!/bin/sh\nexec "+
+		need.Tool(t, program)+" "+args+" \"$@\"\n"), 0o755))
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
 	w.start(t, w.server, "watcher", cmd)
