@@ -2,6 +2,7 @@ package rig
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -34,11 +35,18 @@ func (l *Log) tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// line is the host's end of a serial line; it records when data last arrived.
+// line is the host's end of a serial line; it records when data last arrived, and the last of it.
 type line struct {
 	net.Conn
 	heard atomic.Int64 // Unix nanoseconds
+
+	mu   sync.Mutex // guards the fields below
+	got  int        // bytes
+	last []byte     // up to lineTail bytes
 }
+
+// lineTail is how much of what came by a serial line goes into an error, in bytes.
+const lineTail = 300
 
 func newLine(c net.Conn) *line {
 	l := &line{Conn: c}
@@ -49,7 +57,19 @@ func newLine(c net.Conn) *line {
 func (l *line) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
 	l.heard.Store(time.Now().UnixNano())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.got += n
+	l.last = append(l.last, p[:n]...)
+	l.last = l.last[max(0, len(l.last)-lineTail):]
 	return n, err
+}
+
+// received tells how much came by the line, and the end of that.
+func (l *line) received() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Sprintf("%d bytes: %q", l.got, l.last)
 }
 
 // silence is the time since data last arrived.

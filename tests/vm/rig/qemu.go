@@ -84,6 +84,8 @@ type Machine struct {
 	// the host has to do. Its processors then take turns.
 	Count  bool
 	Serial string // unix socket path for a second serial line (ttyS1); empty: none
+	// Monitor is the path of the unix socket by which QEMU's monitor is asked; empty: none.
+	Monitor string
 	// Standby is a TAP behind a virtio netdev with the MAC of StandbyMAC, which the guest's
 	// net_failover pairs with a netdev of the same MAC, or with a MAC of its own where that is nil;
 	// nil: none. The caller's.
@@ -99,6 +101,14 @@ type Machine struct {
 // them.
 const NanosPerInstruction = 4
 
+// commandLine is every guest kernel's. Without tsc=nowatchdog a guest of Linux 7.1 or later may
+// hang as it boots: the clocksource watchdog, which is a timer of CPU 0, waits with interrupts off
+// for an answer of CPU 1, which waits in stop_machine, with interrupts off, for CPU 0; as long as
+// the clock in use is jiffies, the watchdog's limit of 50 us never ends (watchdog_wait_seq in
+// kernel/time/clocksource.c). That takes a CPU 0 which the host did not run for a moment, as on a
+// busy machine: one boot of a hundred.
+const commandLine = "console=ttyS0 panic=-1 quiet tsc=nowatchdog"
+
 // Command is the QEMU command line for m. The guest's console is its standard output. The machine
 // has no network other than the device, and the process needs no privilege.
 func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
@@ -110,13 +120,16 @@ func (q *QEMU) Command(ctx context.Context, m Machine) *exec.Cmd {
 		"-object", fmt.Sprintf("memory-backend-memfd,id=m0,size=%dM,share=on", m.Memory),
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-kernel", m.Kernel.Image, "-initrd", m.Initrd,
-		"-append", strings.TrimSpace("console=ttyS0 panic=-1 quiet " + m.Append),
+		"-append", strings.TrimSpace(commandLine + " " + m.Append),
 	}
 	if m.Count {
 		args = append(args, "-icount", "shift=2") // 1 << 2 ns
 	}
 	if m.Serial != "" {
 		args = append(args, "-serial", "unix:"+m.Serial)
+	}
+	if m.Monitor != "" {
+		args = append(args, "-monitor", "unix:"+m.Monitor+",server=on,wait=off")
 	}
 	if m.Socket != "" {
 		args = append(args, "-device", "pcie-root-port,id=rp0", "-device",

@@ -51,6 +51,7 @@ const bootTimeout = 4 * time.Minute
 // accepts requests. When ctx ends, machine and device are stopped.
 func Start(ctx context.Context, q *QEMU, m Machine, fn *pcie.Function, dir string) (*VM, error) {
 	m.Socket, m.Serial = filepath.Join(dir, "mlx.sock"), filepath.Join(dir, "serial.sock")
+	m.Monitor = filepath.Join(dir, "monitor.sock")
 	if m.Log == nil {
 		m.Log = &Log{}
 	}
@@ -109,7 +110,8 @@ func (vm *VM) connect(ctx context.Context, ser *net.UnixListener) error {
 	case <-vm.hungUp:
 		return vm.guestGone()
 	case <-time.After(bootTimeout):
-		return fmt.Errorf("the guest did not come up in %v", bootTimeout)
+		return fmt.Errorf("the guest did not come up in %v; its serial line gave %s\n%s",
+			bootTimeout, vm.serial.received(), vm.processors())
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -25,20 +25,25 @@ func waitingOf(tasks string) (since func() time.Duration) {
 	}
 }
 
-// threadWaits reads for how long each thread has waited on a run queue: the second number of its
-// schedstat, in ns (linux Documentation/scheduler/sched-stats.rst).
+// threadWaits reads for how long each thread has waited on a run queue.
 func threadWaits(tasks string) map[string]time.Duration {
 	waits := map[string]time.Duration{}
-	files, _ := filepath.Glob(filepath.Join(tasks, "*", "schedstat")) // fails for patterns only
-	for _, file := range files {
-		var ran, waited int64
-		b, err := os.ReadFile(file) // fails for a thread that has ended
-		if err != nil {
-			continue
-		}
-		if _, err := fmt.Sscan(string(b), &ran, &waited); err == nil {
-			waits[file] = time.Duration(waited)
+	threads, _ := filepath.Glob(filepath.Join(tasks, "*")) // fails for wrong patterns only
+	for _, thread := range threads {
+		if _, waited, err := threadTimes(thread); err == nil { // fails for one that has ended
+			waits[thread] = waited
 		}
 	}
 	return waits
+}
+
+// threadTimes reads for how long a thread ran and waited on a run queue: the first two numbers of
+// its schedstat, in ns (linux Documentation/scheduler/sched-stats.rst).
+func threadTimes(thread string) (ran, waited time.Duration, err error) {
+	b, err := os.ReadFile(filepath.Join(thread, "schedstat"))
+	if err != nil {
+		return 0, 0, err
+	}
+	_, err = fmt.Sscan(string(b), (*int64)(&ran), (*int64)(&waited))
+	return ran, waited, err
 }

@@ -54,7 +54,8 @@ func (vm *VM) over() error {
 				return ErrServerSilent
 			}
 			if s := vm.serial.silence(); s > time.Duration(vm.silence.Load()) {
-				return fmt.Errorf("%w: no word for %v", ErrGuestHangs, s.Round(time.Second))
+				return fmt.Errorf("%w: no word for %v\n%s", ErrGuestHangs, s.Round(time.Second),
+					vm.processors())
 			}
 			go vm.Do(Request{Op: "ping"})
 		}
