@@ -37,7 +37,8 @@ func TestProcessors(t *testing.T) {
 				return
 			}
 			if i == 0 {
-				fmt.Fprint(conn, "QEMU 11.1.3 monitor - type 'help' for more information\r\n", prompt)
+				fmt.Fprint(conn, "QEMU 11.1.3 monitor - type 'help' for more information\r\n",
+					prompt)
 				line, _ := bufio.NewReader(conn).ReadString('\n')
 				fmt.Fprint(conn, line, answer, prompt)
 			}
