@@ -27,6 +27,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/dhcp"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
@@ -371,8 +372,25 @@ const (
 )
 
 const (
-	defaultName      = "net0"
 	defaultDetection = 300 * time.Millisecond
+	// orphanRate says what a peer has to take of a closed connection's send buffer at least, in
+	// bytes per second.
+	orphanRate = 4 << 10
+	// leastMaxMemory gives the least TCPOptions.MaxMemory, in bytes.
+	leastMaxMemory = 64 << 10
+	// defaultMaxOutage is Config.Uplink.MaxOutage if that is 0.
+	defaultMaxOutage = 2 * time.Minute
+	// timeWaitSize is about what netstack needs for a connection in TIME-WAIT, in bytes.
+	timeWaitSize = 6 << 10
+	// timeWaitShare gives the default of TCPOptions.MaxTimeWait: what takes that share of the
+	// memory.
+	timeWaitShare = 256
+	// The default of TCPOptions.MaxTimeWait is between these.
+	leastTimeWait, mostTimeWait = 4096, 65536
+	// memoryShare gives the default of TCPOptions.MaxMemory: that share of the process's memory.
+	memoryShare = 4
+	// maxDSCP gives the largest differentiated services code point: six bits (RFC 2474 section 3).
+	maxDSCP = 1<<6 - 1
 )
 
 // withDefaults returns c with every unset field that has a default filled in.
@@ -807,3 +825,92 @@ func ParseAddress(s string) (netip.Prefix, error) {
 
 // dynamic says whether c asks the network for addresses.
 func (c Config) dynamic() bool { return c.Dynamic != 0 }
+
+func (c *Config) linkOptions() rdma.Options {
+	return rdma.Options{RxMode: c.Uplink.RxMode, Spread: c.Uplink.Spread,
+		RxLimit: c.Uplink.RxLimit, Filter: c.Filter, Clock: c.Clock, Random: c.Random}
+}
+
+// driverConfig returns how the device is opened.
+func (c *Config) driverConfig() dv.Config {
+	d := dv.Config{NIC: c.NIC, TakesOver: c.Predecessor != nil, Logger: c.Logger, Clock: c.Clock,
+		Random: c.Random, ActiveRxQueues: c.linkOptions().ActiveRxQueues(c.NIC.RxQueues)}
+	if m := rdma.SendMemoryUsed(); rdma.SendMemoryPoisoned || m.Bytes > 0 || m.Err != nil {
+		d = d.WithSendMemory(rdma.SendMemory)
+	}
+	if c.Driver != nil {
+		c.Driver(&d)
+	}
+	return d
+}
+
+// checkDriver refuses what Driver has changed although other fields of c decide it.
+func (c *Config) checkDriver(d *dv.Config) error {
+	if d.HostMode || d.TakesOver != (c.Predecessor != nil) {
+		return errors.New("field Driver sets HostMode or TakesOver, which the stack decides: " +
+			"use Host or Predecessor of stack.Config instead")
+	}
+	return nil
+}
+
+// validateHost refuses what the host decides.
+func (c Config) validateHost() error {
+	switch {
+	case !c.Host:
+		return nil
+	case len(c.Addresses) > 0 || c.dynamic():
+		return errors.New("with Host the addresses are the netdev's; leave out all others")
+	case len(c.Gateways) > 0 || len(c.Routes) > 0:
+		return errors.New("with Host the routes are the netdev's; leave out Gateways and Routes")
+	case c.NIC.MAC != nil || c.NIC.Steering.AllowNetdevMAC || c.NIC.Steering.Promiscuous:
+		return errors.New("with Host the MAC is the netdev's; " +
+			"leave out MAC, AllowNetdevMAC and Promiscuous")
+	case c.NIC.VLAN != 0:
+		return fmt.Errorf("VLAN %d: the host's addresses in a VLAN are on a netdev of its own; "+
+			"name that as NIC.Device", c.NIC.VLAN)
+	case c.NIC.Model.Kernel != nil && c.NIC.Model.Facts.Netdev == "":
+		return errors.New("with Host a netdev of this machine is needed: name that of NIC.Model " +
+			"in NIC.Model.Facts.Netdev")
+	case c.Uplink.OpenInterface != nil && c.hostKernel == nil:
+		return errors.New("with Host packet sockets of the netdev are needed; leave out " +
+			"OpenInterface")
+	case c.Uplink.Fallback != "":
+		return errors.New("with Host packet sockets of the netdev carry the frames while its " +
+			"device is away; leave out Fallback")
+	}
+	return nil
+}
+
+// defaultWorkers returns the default of TCPOptions.Workers with that many processors.
+func defaultWorkers(processors int) int { return max(1, processors/2) }
+
+// defaultMaxMemory returns the default of TCPOptions.MaxMemory where that much memory is available.
+func defaultMaxMemory(available int64) int64 { return max(available/memoryShare, leastMaxMemory) }
+
+// defaultMaxTimeWait returns the default of TCPOptions.MaxTimeWait.
+func defaultMaxTimeWait(available int64) int {
+	return int(min(max(available/timeWaitShare/timeWaitSize, leastTimeWait), mostTimeWait))
+}
+
+// Predecessor describes a process whose place this one is about to take.
+type Predecessor struct {
+	// PID is its process.
+	PID int
+	// MAC and Addresses are what its stack has.
+	MAC       net.HardwareAddr
+	Addresses []netip.Prefix
+
+	met *handover.Predecessor
+}
+
+// Close leaves the predecessor alone, unless a stack has taken over from it. It may be called
+// again.
+func (p *Predecessor) Close() error { return p.met.Close() }
+
+func validateDSCP(dscp uint8) error {
+	if dscp > maxDSCP {
+		return fmt.Errorf("DSCP is %d, code points are 0 to %d: "+
+			"46 is expedited forwarding, 0 best effort", dscp, maxDSCP)
+	}
+	return nil
+}

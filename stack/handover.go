@@ -14,17 +14,6 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 )
 
-// Predecessor describes a process whose place this one is about to take.
-type Predecessor struct {
-	// PID is its process.
-	PID int
-	// MAC and Addresses are what its stack has.
-	MAC       net.HardwareAddr
-	Addresses []netip.Prefix
-
-	met *handover.Predecessor
-}
-
 // MeetPredecessor connects to the unix socket on which another process waits in [Stack.HandOver].
 // That goes on as before until [Stack.TakeOver]; give the result to [Open] as Config.Predecessor,
 // or close it.
@@ -46,10 +35,6 @@ func MeetPredecessorOn(ctx context.Context, conn net.Conn) (*Predecessor, error)
 	}
 	return &Predecessor{PID: p.PID, MAC: p.MAC, Addresses: p.Addresses, met: p}, nil
 }
-
-// Close leaves the predecessor alone, unless a stack has taken over from it. It may be called
-// again.
-func (p *Predecessor) Close() error { return p.met.Close() }
 
 // MessageConn connects two processes for [Stack.HandOver] and [MeetPredecessorOn] in place of a
 // connection of network unixpacket: each Write is a message, which one Read returns whole.

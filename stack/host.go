@@ -3,7 +3,6 @@ package stack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"time"
@@ -67,34 +66,6 @@ func (h *host) losesFragments() bool {
 	return slices.ContainsFunc(h.stack.Devices(), func(d *dv.Device) bool {
 		return !d.Caps().RulesToLinux
 	})
-}
-
-// validateHost refuses what the host decides.
-func (c Config) validateHost() error {
-	switch {
-	case !c.Host:
-		return nil
-	case len(c.Addresses) > 0 || c.dynamic():
-		return errors.New("with Host the addresses are the netdev's; leave out all others")
-	case len(c.Gateways) > 0 || len(c.Routes) > 0:
-		return errors.New("with Host the routes are the netdev's; leave out Gateways and Routes")
-	case c.NIC.MAC != nil || c.NIC.Steering.AllowNetdevMAC || c.NIC.Steering.Promiscuous:
-		return errors.New("with Host the MAC is the netdev's; " +
-			"leave out MAC, AllowNetdevMAC and Promiscuous")
-	case c.NIC.VLAN != 0:
-		return fmt.Errorf("VLAN %d: the host's addresses in a VLAN are on a netdev of its own; "+
-			"name that as NIC.Device", c.NIC.VLAN)
-	case c.NIC.Model.Kernel != nil && c.NIC.Model.Facts.Netdev == "":
-		return errors.New("with Host a netdev of this machine is needed: name that of NIC.Model " +
-			"in NIC.Model.Facts.Netdev")
-	case c.Uplink.OpenInterface != nil && c.hostKernel == nil:
-		return errors.New("with Host packet sockets of the netdev are needed; leave out " +
-			"OpenInterface")
-	case c.Uplink.Fallback != "":
-		return errors.New("with Host packet sockets of the netdev carry the frames while its " +
-			"device is away; leave out Fallback")
-	}
-	return nil
 }
 
 // openHost makes a stack on the host's own addresses.

@@ -95,33 +95,6 @@ func (s *Stack) uplinkConfig() uplink.Config {
 		Logger: s.log, Clock: s.clock, Bond: s.cfg.bond}
 }
 
-func (c *Config) linkOptions() rdma.Options {
-	return rdma.Options{RxMode: c.Uplink.RxMode, Spread: c.Uplink.Spread,
-		RxLimit: c.Uplink.RxLimit, Filter: c.Filter, Clock: c.Clock, Random: c.Random}
-}
-
-// driverConfig returns how the device is opened.
-func (c *Config) driverConfig() dv.Config {
-	d := dv.Config{NIC: c.NIC, TakesOver: c.Predecessor != nil, Logger: c.Logger, Clock: c.Clock,
-		Random: c.Random, ActiveRxQueues: c.linkOptions().ActiveRxQueues(c.NIC.RxQueues)}
-	if m := rdma.SendMemoryUsed(); rdma.SendMemoryPoisoned || m.Bytes > 0 || m.Err != nil {
-		d = d.WithSendMemory(rdma.SendMemory)
-	}
-	if c.Driver != nil {
-		c.Driver(&d)
-	}
-	return d
-}
-
-// checkDriver refuses what Driver has changed although other fields of c decide it.
-func (c *Config) checkDriver(d *dv.Config) error {
-	if d.HostMode || d.TakesOver != (c.Predecessor != nil) {
-		return errors.New("field Driver sets HostMode or TakesOver, which the stack decides: " +
-			"use Host or Predecessor of stack.Config instead")
-	}
-	return nil
-}
-
 // ZeroCopySend has devices that stacks of this process open from now on send what programs write
 // to TCP in pieces of more than 32 KiB from where netstack keeps it until it is acknowledged,
 // instead of copying it once more. Netstack's large buffers lie in 16 MiB of the process's own

@@ -14,9 +14,6 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/hostmode"
 )
 
-// defaultMaxOutage is Config.Uplink.MaxOutage if that is 0.
-const defaultMaxOutage = 2 * time.Minute
-
 // macRetry says how long after a change of the netdev's MAC that could not be followed it is tried
 // again.
 const macRetry = time.Second

@@ -102,9 +102,6 @@ func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours.Table, mtu *
 	return g, nil
 }
 
-// defaultWorkers returns the default of TCPOptions.Workers with that many processors.
-func defaultWorkers(processors int) int { return max(1, processors/2) }
-
 // keepTCPWorkers ends all goroutines but n of those that handle received segments. netstack starts
 // one for each processor, has no option for their number, and gives them segments by a hash modulo
 // their number. A change of GOMAXPROCS while it starts them would stop the world, be seen by the

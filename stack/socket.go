@@ -18,6 +18,9 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
+// defaultName names the link of a stack whose Config has no name.
+const defaultName = "net0"
+
 // family is the kind of socket the host stack would have made; it decides how addresses print.
 type family uint8
 
@@ -388,17 +391,6 @@ func (d *ioSide) stop() {
 		dl.mu.Unlock()
 	}
 	d.notify()
-}
-
-// maxDSCP gives the largest differentiated services code point: six bits (RFC 2474 section 3).
-const maxDSCP = 1<<6 - 1
-
-func validateDSCP(dscp uint8) error {
-	if dscp > maxDSCP {
-		return fmt.Errorf("DSCP is %d, code points are 0 to %d: "+
-			"46 is expedited forwarding, 0 best effort", dscp, maxDSCP)
-	}
-	return nil
 }
 
 // SetTrafficClass marks what is sent from now on with this traffic class (IPv6) or type of service

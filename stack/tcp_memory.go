@@ -38,17 +38,6 @@ const (
 )
 
 const (
-	// memoryShare gives the default of TCPOptions.MaxMemory: that share of the process's memory.
-	memoryShare = 4
-	// leastMaxMemory gives the least TCPOptions.MaxMemory, in bytes.
-	leastMaxMemory = 64 << 10
-	// timeWaitShare gives the default of TCPOptions.MaxTimeWait: what takes that share of the
-	// memory.
-	timeWaitShare = 256
-	// timeWaitSize is about what netstack needs for a connection in TIME-WAIT, in bytes.
-	timeWaitSize = 6 << 10
-	// The default of TCPOptions.MaxTimeWait is between these.
-	leastTimeWait, mostTimeWait = 4096, 65536
 	// admittedWrite gives the most bytes of a write that are admitted at a time while memory is
 	// watched.
 	admittedWrite = 64 << 10
@@ -57,14 +46,6 @@ const (
 	soonestLook, latestLook = 10 * time.Millisecond, 250 * time.Millisecond
 	lookPause               = 20
 )
-
-// defaultMaxMemory returns the default of TCPOptions.MaxMemory where that much memory is available.
-func defaultMaxMemory(available int64) int64 { return max(available/memoryShare, leastMaxMemory) }
-
-// defaultMaxTimeWait returns the default of TCPOptions.MaxTimeWait.
-func defaultMaxTimeWait(available int64) int {
-	return int(min(max(available/timeWaitShare/timeWaitSize, leastTimeWait), mostTimeWait))
-}
 
 // MemoryStats counts what the bounds on the memory of TCP have done.
 type MemoryStats struct {

@@ -11,9 +11,6 @@ import (
 )
 
 const (
-	// orphanRate says what a peer has to take of a closed connection's send buffer at least, in
-	// bytes per second.
-	orphanRate = 4 << 10
 	// orphanSweep says how often orphans are looked at while there are some.
 	orphanSweep = time.Second
 )
