@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -210,38 +208,6 @@ func (s *Stack) LinkStatus() failover.Status {
 	return s.uplink.Status()
 }
 
-// outage says whether there has been no link for longer than Config.Uplink.MaxOutage. Connections
-// end then, and new ones are refused, with ENETDOWN. Listeners and UDP sockets stay.
-type outage struct {
-	now   atomic.Bool
-	count atomic.Uint64 // of such outages
-}
-
-// begin is the moment the limit is reached. A second call does nothing.
-func (o *outage) begin() {
-	if !o.now.Swap(true) {
-		o.count.Add(1)
-	}
-}
-
-func (o *outage) end() { o.now.Store(false) }
-
-// refuse returns the error of a system call that needs the link, nil if there is one.
-func (o *outage) refuse(call string) error {
-	if o.now.Load() {
-		return os.NewSyscallError(call, syscall.ENETDOWN)
-	}
-	return nil
-}
-
-// since is ENETDOWN if the limit has been reached since count was n.
-func (o *outage) since(n uint64) error {
-	if o.count.Load() != n {
-		return syscall.ENETDOWN
-	}
-	return nil
-}
-
 // abortAll ends all TCP connections, listeners stay. Their resets are lost.
 func (o *openConns) abortAll() {
 	for ep, state := range o.endpoints() {
@@ -272,22 +238,6 @@ func setControlAnew(ep *tcp.Endpoint) {
 	if ep.GetSockOpt(&control) == nil {
 		_ = ep.SetSockOpt(&control) // one that it has cannot be unknown
 	}
-}
-
-// check is connState's, and ENETDOWN once an outage has ended the connection.
-func (c *TCPConn) check(d *ioSide) error {
-	if err := c.connState.check(d); err != nil {
-		return err
-	}
-	return c.stack.outage.since(c.outages)
-}
-
-// orClosedErr is connState's, and ENETDOWN once an outage has ended the connection.
-func (c *TCPConn) orClosedErr(err error) error {
-	if down := c.stack.outage.since(c.outages); down != nil {
-		err = down
-	}
-	return c.connState.orClosedErr(err)
 }
 
 const (

@@ -4,70 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
-
-// lifetime says how far a stack has come.
-type lifetime struct {
-	// live is held for reading while an endpoint comes into being and for writing by Close, so
-	// that Close sees every endpoint.
-	live   sync.RWMutex
-	closed atomic.Bool
-	ctx    context.Context // cancelled by Close
-	cancel context.CancelFunc
-	cause  error         // why the stack ended by itself; written before closed is set
-	ended  chan struct{} // closed when nothing of the stack is left
-	err    error         // of the device's Close; written before ended is closed
-
-	draining   atomic.Bool // Drain was called
-	background sync.WaitGroup
-	watched    chan struct{} // closed when the uplink's watcher has ended; nil unless made by Open
-}
-
-func (l *lifetime) begin() {
-	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.ended = make(chan struct{})
-}
-
-// enter keeps the stack from ending until leave is called; an error says that it has ended.
-func (l *lifetime) enter() (leave func(), err error) {
-	l.live.RLock()
-	if err := l.done(); err != nil {
-		l.live.RUnlock()
-		return nil, err
-	}
-	return l.live.RUnlock, nil
-}
-
-// end notes the end and its cause, and reports whether it is the first.
-func (l *lifetime) end(cause error) (first bool) {
-	l.live.Lock()
-	defer l.live.Unlock()
-	if first = !l.closed.Load(); first {
-		l.cause = cause
-		l.closed.Store(true)
-	}
-	return first
-}
-
-// done returns net.ErrClosed once the stack has ended, with the cause in it if it ended by itself.
-func (l *lifetime) done() error {
-	switch {
-	case !l.closed.Load():
-		return nil
-	case l.cause != nil:
-		return endedError{l.cause}
-	}
-	return net.ErrClosed
-}
 
 // flushPoll says how often Shutdown looks whether closing connections have delivered their data.
 const flushPoll = 2 * time.Millisecond

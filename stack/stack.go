@@ -546,3 +546,10 @@ func (s *Stack) HTTPTransport() *http.Transport {
 
 // HTTPClient returns a client whose requests leave through this stack.
 func (s *Stack) HTTPClient() *http.Client { return &http.Client{Transport: s.HTTPTransport()} }
+
+// markDefault makes an endpoint send with the configured traffic class.
+func (s *Stack) markDefault(ep tcpip.Endpoint) {
+	if s.cfg.DSCP != 0 {
+		mark(ep, int(s.cfg.DSCP)<<2)
+	}
+}

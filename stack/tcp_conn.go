@@ -798,6 +798,32 @@ func (c *TCPConn) set(change func()) error {
 	return nil
 }
 
+// check is connState's, and ENETDOWN once an outage has ended the connection.
+func (c *TCPConn) check(d *ioSide) error {
+	if err := c.connState.check(d); err != nil {
+		return err
+	}
+	return c.stack.outage.since(c.outages)
+}
+
+// orClosedErr is connState's, and ENETDOWN once an outage has ended the connection.
+func (c *TCPConn) orClosedErr(err error) error {
+	if down := c.stack.outage.since(c.outages); down != nil {
+		err = down
+	}
+	return c.connState.orClosedErr(err)
+}
+
+// SetTrafficClass marks what is sent from now on with this traffic class (IPv6) or type of service
+// (IPv4), 0 to 255: the DSCP times four. It takes the place of [Config.DSCP]. The two ECN bits
+// below it are TCP's own.
+func (c *TCPConn) SetTrafficClass(class int) error {
+	if class < 0 || class > 255 {
+		return c.opError("set", badClass(class))
+	}
+	return c.set(func() { mark(c.ep, class) })
+}
+
 // setReadBuffer sets a socket's receive buffer.
 func setReadBuffer(o *tcpip.SocketOptions, bytes int) {
 	lo, hi := o.ReceiveBufferLimits()

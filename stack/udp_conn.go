@@ -1232,3 +1232,20 @@ func (c *UDPConn) writeSegments(p *path, b []byte, port uint16, o *sendOptions) 
 	s.addDatagram(c, 0, h, b, port, o)
 	return c.writeScratch(s, 1) * len(b)
 }
+
+// SetTrafficClass is TCPConn.SetTrafficClass for datagrams.
+func (c *UDPConn) SetTrafficClass(class int) error {
+	if class < 0 || class > 255 {
+		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: badClass(class)}
+	}
+	return c.set(func() { c.mark(class) })
+}
+
+func (c *UDPConn) mark(class int) {
+	mark(c.ep, class) // for what the endpoint sends
+	c.class.Store(uint32(class))
+}
+
+func (c *UDPConn) setError(err error) error {
+	return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
+}

@@ -493,10 +493,6 @@ func (c *UDPConn) change(group net.Addr, do func(ip net.IP, zone string) error) 
 	return nil
 }
 
-func (c *UDPConn) setError(err error) error {
-	return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
-}
-
 func (c *UDPConn) join(ifi *net.Interface, ip net.IP, zone string) error {
 	return c.member(ifi, ip, zone, func(a tcpip.Address) tcpip.SettableSocketOption {
 		return &tcpip.AddMembershipOption{NIC: nicID, MulticastAddr: a}
