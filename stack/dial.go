@@ -7,6 +7,7 @@ import (
 	"net/http/httptrace"
 	"net/netip"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -471,6 +472,24 @@ func (d *Dialer) withShare(ctx context.Context, network string, t target,
 		defer cancel()
 	}
 	return d.dialOne(ctx, network, t)
+}
+
+// dialKernel connects by the kernel to what it reaches otherwise than by our netdev.
+func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.Conn, error) {
+	k := keepAlive(d.KeepAlive, d.KeepAliveConfig, *d.stack.cfg.TCP.KeepAlive)
+	by := net.Dialer{LocalAddr: d.LocalAddr, KeepAliveConfig: k, FallbackDelay: -1} // t is one
+	if !k.Enable {
+		by.KeepAlive = -1
+	}
+	if network[0] == 't' && d.stack.host.Silent(netip.AddrPortFrom(t.ip, uint16(t.port))) {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr, Addr: t.tcp(),
+			Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	}
+	host := ""
+	if t.ip.IsValid() {
+		host = t.ip.String()
+	}
+	return d.stack.host.Dial(ctx, &by, network, net.JoinHostPort(host, strconv.Itoa(t.port)))
 }
 
 func (t target) addr(network string) net.Addr {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 
@@ -30,6 +31,7 @@ var (
 	// package net has these two but does not export them.
 	errMissingAddress = errors.New("missing address")
 	errNoSuitable     = errors.New("no suitable address found")
+	errLinkDown       = errors.New("the port has no link")
 )
 
 // timeout holds what a dial that ran out of time reports: context.DeadlineExceeded, as in package
@@ -88,4 +90,12 @@ func udpConnectError(err tcpip.Error) error {
 func wouldBlock(err tcpip.Error) bool {
 	_, ok := err.(*tcpip.ErrWouldBlock)
 	return ok
+}
+
+// errByKernel says why DialTCP does not connect.
+type errByKernel struct{ to netip.Addr }
+
+func (e errByKernel) Error() string {
+	return fmt.Sprintf("the kernel's route to %s does not leave by our netdev, and such a "+
+		"connection is a *net.TCPConn: use DialContext", e.to)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -231,6 +232,35 @@ func (h *host) bind(b *hostmode.Binding) (*hostmode.Binding, error) {
 func (h *host) unbind(b *hostmode.Binding) {
 	if b != nil {
 		h.Unbind(b)
+	}
+}
+
+// refuseKernel refuses what only the kernel reaches. A nil host refuses nothing.
+func (h *host) refuseKernel(ip net.IP) error {
+	to, _ := netip.AddrFromSlice(ip)
+	if to = to.Unmap(); h != nil && h.ByKernel(to) {
+		return errByKernel{to}
+	}
+	return nil
+}
+
+// holdFor takes the port that a connection is to be made from, if it is a given one. The
+// caller gives them to host.DialEnded once there is a connection, or none.
+func (h *host) holdFor(laddr *net.TCPAddr) ([]*hostmode.Port, error) {
+	if h == nil || laddr == nil || laddr.Port == 0 {
+		return nil, nil
+	}
+	a, _ := netip.AddrFromSlice(laddr.IP)
+	if a = a.Unmap(); a.IsUnspecified() {
+		a = netip.Addr{}
+	}
+	return h.Hold(a, uint16(laddr.Port))
+}
+
+// dialEnded gives back what holdFor has taken, if anything.
+func (h *host) dialEnded(from []*hostmode.Port) {
+	if len(from) > 0 {
+		h.DialEnded(from)
 	}
 }
 

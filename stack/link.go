@@ -31,8 +31,6 @@ const healthInterval = time.Second
 // again.
 const macRetry = time.Second
 
-var errLinkDown = errors.New("the port has no link")
-
 // watch follows the device: it acts on changes of the link, and ends the stack when the device
 // fails for good.
 func (s *Stack) watch() {

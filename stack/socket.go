@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -20,6 +21,15 @@ import (
 
 // defaultName names the link of a stack whose Config has no name.
 const defaultName = "net0"
+
+// The stack's two interfaces and protocols.
+const (
+	nicID      = env.NIC
+	loopbackID = env.Loopback
+
+	ipv4Protocol = header.IPv4ProtocolNumber
+	ipv6Protocol = header.IPv6ProtocolNumber
+)
 
 // family is the kind of socket the host stack would have made; it decides how addresses print.
 type family uint8
@@ -194,6 +204,18 @@ func (z *zones) udpAddr(f family, a tcpip.FullAddress) *net.UDPAddr {
 	})
 	both.addr = net.UDPAddr{IP: f.ip(a.Addr, &both.ip), Port: int(a.Port), Zone: z.of(a.Addr)}
 	return &both.addr
+}
+
+// bindAddress converts what a caller wants to bind to.
+func (z *zones) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.FullAddress, error) {
+	a, err := f.address(ip)
+	if err != nil {
+		return tcpip.FullAddress{}, err
+	}
+	if f == inet6 && a.Len() == net.IPv4len {
+		return tcpip.FullAddress{}, os.NewSyscallError("bind", syscall.EINVAL)
+	}
+	return z.full(a, port, zone)
 }
 
 // connState is embedded in every conn and listener: whether it, or its stack, is closed.
@@ -413,3 +435,11 @@ func putClass(ip []byte, v6 bool, class uint8) {
 func toAddress(a netip.Addr) tcpip.Address { return env.ToAddress(a) }
 
 func fromAddress(a tcpip.Address) netip.Addr { return env.FromAddress(a) }
+
+// covers says which IP versions reach a socket of family f bound to a.
+func covers(f family, a tcpip.Address) (v4, v6 bool) {
+	if a.Len() != 0 {
+		return a.Len() == net.IPv4len, a.Len() == net.IPv6len
+	}
+	return f != inet6, f != inet4
+}

@@ -16,6 +16,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 )
 
 // Socket is one TCP or UDP socket as ss of iproute2 shows it. The JSON names are stable.
@@ -647,4 +649,24 @@ func (f *tcpFields) cubicIn(snd reflect.Value) *tcp.TCPCubicState {
 func setEnds(so *Socket, info *gstack.TransportEndpointInfo) {
 	so.Local = endOf(info, info.ID.LocalAddress, info.ID.LocalPort)
 	so.Remote = endOf(info, info.ID.RemoteAddress, info.ID.RemotePort)
+}
+
+func kernelSocket(c hostnet.Conn) Socket {
+	return Socket{Network: "tcp", State: c.State, RecvQ: c.RecvQ, SendQ: c.SendQ, Local: c.Local,
+		Remote: c.Remote, Kernel: true, TCP: &TCPInfo{RTO: c.RTO, RTT: c.RTT, RTTVar: c.RTTVar,
+			MSS: c.MSS, Cwnd: c.Cwnd, Ssthresh: c.Ssthresh, Unacked: c.Unacked, SegsOut: c.SegsOut,
+			SegsIn: c.SegsIn, Retrans: c.Retrans, Timestamps: c.Timestamps, SACK: c.SACK,
+			SndWscale: c.SndWscale, RcvWscale: c.RcvWscale, BytesAcked: c.BytesAcked,
+			BytesReceived: c.BytesReceived}}
+}
+
+// conns returns the connections that the kernel has accepted at ports of ours. A nil host has none.
+func (h *host) conns() (all []Socket) {
+	if h == nil {
+		return nil
+	}
+	for _, c := range h.Conns() {
+		all = append(all, kernelSocket(c))
+	}
+	return all
 }

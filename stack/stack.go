@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/loopback"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -29,12 +28,6 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/handover"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/neighbours"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
-)
-
-// The stack's two interfaces.
-const (
-	nicID      = env.NIC
-	loopbackID = env.Loopback
 )
 
 // Stack describes one host on one link: its addresses, routes, sockets and counters.
@@ -321,11 +314,6 @@ func abortLeft(g *gstack.Stack) {
 		ep.Abort()
 	}
 }
-
-const (
-	ipv4Protocol = header.IPv4ProtocolNumber
-	ipv6Protocol = header.IPv6ProtocolNumber
-)
 
 // addresses returns what the owner of the addresses is to know.
 func (c Config) addresses(linux *addrconf.Netdev) addrconf.Config {

@@ -110,18 +110,6 @@ func (l *TCPListener) open(laddr *net.TCPAddr, backlog int) error {
 		})
 }
 
-// bindAddress converts what a caller wants to bind to.
-func (z *zones) bindAddress(f family, ip net.IP, port int, zone string) (tcpip.FullAddress, error) {
-	a, err := f.address(ip)
-	if err != nil {
-		return tcpip.FullAddress{}, err
-	}
-	if f == inet6 && a.Len() == net.IPv4len {
-		return tcpip.FullAddress{}, os.NewSyscallError("bind", syscall.EINVAL)
-	}
-	return z.full(a, port, zone)
-}
-
 // listenerTable finds the listeners of a stack. Each of its operations takes the same time however
 // many there are. It is not safe for concurrent use.
 type listenerTable struct {
@@ -261,14 +249,6 @@ func index(b bool) int {
 	return 0
 }
 
-// covers says which IP versions reach a socket of family f bound to a.
-func covers(f family, a tcpip.Address) (v4, v6 bool) {
-	if a.Len() != 0 {
-		return a.Len() == net.IPv4len, a.Len() == net.IPv6len
-	}
-	return f != inet6, f != inet4
-}
-
 // Accept waits for the next connection. The returned value is a *TCPConn; with [Config.Host] that
 // of a peer that has not come by our netdev is a *net.TCPConn.
 func (l *TCPListener) Accept() (net.Conn, error) {
@@ -378,6 +358,17 @@ func (l *TCPListener) File() (*os.File, error) { return nil, l.opError("file", E
 
 func (l *TCPListener) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: l.network, Addr: l.laddr, Err: err}
+}
+
+// listenOnHost takes the ports of a listener that is bound.
+func (l *TCPListener) listenOnHost(bound tcpip.FullAddress) (err error) {
+	if l.stack.host == nil {
+		return nil
+	}
+	l.kernel = newKernelQueue(l.backlog)
+	b := hostmode.ForListener(boundAt(l.family, bound), kernelListener{l})
+	l.binding, err = l.stack.host.bind(b)
+	return err
 }
 
 // ListenConfig has the options of a listener. Make one with [Stack.ListenConfig]. It may be used
@@ -532,3 +523,123 @@ func newListenPacing(c *ListenConfig) (p listenPacing, err error) {
 	})
 	return p, nil
 }
+
+// kernelQueue holds the connections that the kernel has accepted for a listener. Nil holds none.
+type kernelQueue struct {
+	limit int
+
+	mu     sync.Mutex
+	room   sync.Cond // there is room, or the queue is closed
+	conns  []*net.TCPConn
+	closed bool
+	first  bool // this queue has the next turn
+
+	unlimited sync.Once // the log says that the kernel has no rates
+}
+
+// put adds a connection, and waits for room: the others then wait in the kernel.
+func (q *kernelQueue) put(c *net.TCPConn) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.conns) >= q.limit && !q.closed {
+		q.room.Wait()
+	}
+	if !q.closed {
+		q.conns = append(q.conns, c)
+	}
+	return !q.closed
+}
+
+// take returns the oldest connection, or nil.
+func (q *kernelQueue) take() *net.TCPConn {
+	if q == nil {
+		return nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.conns) == 0 {
+		return nil
+	}
+	c := q.conns[0]
+	q.conns = q.conns[1:]
+	q.room.Signal()
+	return c
+}
+
+// takeInTurn returns what take does every second time, else nil: neither the kernel's connections
+// nor netstack's keep the others waiting.
+func (q *kernelQueue) takeInTurn() *net.TCPConn {
+	if q == nil {
+		return nil
+	}
+	if q.first = !q.first; q.first { // guarded by the listener's rd.mu
+		return q.take()
+	}
+	return nil
+}
+
+// close resets what has not been accepted.
+func (q *kernelQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	for _, c := range q.conns {
+		hostmode.Reset(c)
+	}
+	q.conns = nil
+	q.room.Broadcast()
+}
+
+// waiting reports whether a connection waits.
+func (q *kernelQueue) waiting() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.conns) > 0
+}
+
+func newKernelQueue(limit int) *kernelQueue {
+	q := &kernelQueue{limit: max(limit, 1)}
+	q.room.L = &q.mu
+	return q
+}
+
+// kernelListener implements hostmode.Listener for a listener of the stack.
+type kernelListener struct{ *TCPListener }
+
+// Backlog implements hostmode.Listener.
+func (l kernelListener) Backlog() int { return l.backlog }
+
+// Accept implements hostmode.Listener.
+func (l kernelListener) Accept(c *net.TCPConn) {
+	if err := c.SetKeepAliveConfig(l.keepAlive); err != nil {
+		hostmode.Reset(c)
+		return
+	}
+	l.limitKernel(c)
+	if !l.kernel.put(c) {
+		hostmode.Reset(c)
+		return
+	}
+	l.rd.notify()
+}
+
+// limitKernel gives a connection of the kernel the listener's rate. Where the kernel has none, as
+// that of gVisor, the log says so once.
+func (l kernelListener) limitKernel(c *net.TCPConn) {
+	rate := l.pacing.rateFor(c.RemoteAddr().(*net.TCPAddr))
+	if !limited(rate) {
+		return
+	}
+	if err := hostmode.LimitRate(c, rate); err != nil {
+		l.kernel.unlimited.Do(func() {
+			l.stack.log.Warn("the kernel does not keep connections that it accepts to the "+
+				"listener's rate", "address", l.laddr, "error", err)
+		})
+	}
+}
+
+// Waiting implements hostmode.Listener.
+func (l kernelListener) Waiting() bool { return l.kernel.waiting() }
+
+// Refuse implements hostmode.Listener.
+func (l kernelListener) Refuse() { l.kernel.close() }
