@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net"
+	"net/http"
 	"net/http/httptrace"
 	"net/netip"
 	"os"
@@ -144,6 +145,28 @@ func (s *Stack) orClosed(err error) error {
 	}
 	return err
 }
+
+// DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP
+// errors. If laddr is nil, local address and port are chosen.
+func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
+	return s.Dialer().dialUDP(network, laddr, raddr)
+}
+
+// HTTPTransport is http.DefaultTransport with this stack's DialContext instead of the host's, and
+// without the host's proxy settings. Each call returns a new one with its own idle connections.
+func (s *Stack) HTTPTransport() *http.Transport {
+	base, ok := http.DefaultTransport.(*http.Transport)
+	if !ok { // a program may have replaced it
+		base = &http.Transport{ForceAttemptHTTP2: true}
+	}
+	t := base.Clone()
+	t.Proxy = nil
+	t.DialContext = s.DialContext
+	return t
+}
+
+// HTTPClient returns a client whose requests leave through this stack.
+func (s *Stack) HTTPClient() *http.Client { return &http.Client{Transport: s.HTTPTransport()} }
 
 // dialable leaves the addresses that can be dialled from LocalAddr.
 func (d *Dialer) dialable(network string, list targets) (targets, error) {
@@ -492,11 +515,39 @@ func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.
 	return d.stack.host.Dial(ctx, &by, network, net.JoinHostPort(host, strconv.Itoa(t.port)))
 }
 
-func (t target) addr(network string) net.Addr {
-	if network[0] == 'u' {
-		return t.udp()
+// DialUDP is net.Dialer.DialUDP: Stack.DialUDP with d's options. A context that is done, or a
+// deadline that has passed, fails it.
+func (d *Dialer) DialUDP(ctx context.Context, network string,
+	laddr, raddr netip.AddrPort) (*UDPConn, error) {
+	ctx, cancel := d.bound(ctx)
+	defer cancel()
+	l, r := net.UDPAddrFromAddrPort(laddr), net.UDPAddrFromAddrPort(raddr)
+	if err := ctx.Err(); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: l, Addr: r,
+			Err: d.stack.orClosed(fromContext(err, false))}
 	}
-	return t.tcp()
+	return d.dialUDP(network, l, r)
+}
+
+func (d *Dialer) dialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
+	if err := checkNetwork("udp", network); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr),
+			Addr: orNil(raddr), Err: err}
+	}
+	if raddr == nil {
+		return nil, &net.OpError{Op: "dial", Net: network,
+			Source: orNil(laddr), Err: errMissingAddress}
+	}
+	family := func(network string,
+		local net.IP) family {
+		return dialFamily(network, local, raddr.IP)
+	}
+	c, err := d.stack.openUDP(&UDPConn{reusePort: d.ReusePort}, network, family, laddr, raddr)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network,
+			Source: orNil(laddr), Addr: raddr, Err: err}
+	}
+	return c, nil
 }
 
 // traceConnect calls the hooks of net/http/httptrace, if ctx has any; the returned function is

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
 
@@ -38,6 +37,13 @@ func (t target) tcp() *net.TCPAddr {
 
 func (t target) udp() *net.UDPAddr {
 	return &net.UDPAddr{IP: t.slice(), Port: t.port, Zone: t.ip.Zone()}
+}
+
+func (t target) addr(network string) net.Addr {
+	if network[0] == 'u' {
+		return t.udp()
+	}
+	return t.tcp()
 }
 
 // names turns names into addresses.
@@ -142,47 +148,6 @@ func (n *names) lookup(ctx context.Context, network, host string) ([]netip.Addr,
 	return ips, nil
 }
 
-// resolverConfig returns what the resolver of a stack works with. The machine's resolv.conf counts
-// if the stack uses Linux's configuration and the program names no file of its own.
-func (s *Stack) resolverConfig() resolver.Config {
-	files := resolver.Files{ResolvConf: s.cfg.ResolvConf}
-	if s.addrs.OfNetdev() {
-		files.Machine = hostResolvConf
-	}
-	dial := func(ctx context.Context, network, server string) (net.Conn, error) {
-		to, err := netip.ParseAddrPort(server)
-		if err != nil {
-			return nil, err
-		}
-		return s.Dialer().dialOne(ctx, network, target{to.Addr().Unmap(), int(to.Port())})
-	}
-	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.addrs.Resolvers,
-		Dial: dial, Files: files}
-}
-
 // hostResolvConf are the machine's files. The second is written by systemd-resolved if the first
 // names its own server, on a loopback which is not ours.
 var hostResolvConf = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"}
-
-// Resolver looks names up with the servers and the resolv.conf options of [Config] over this stack.
-// It is package net's own resolver with our transport, for all types of records. It takes
-// /etc/hosts, nsswitch.conf and search domains from the machine; dials of this package use the
-// search domains of Config.ResolvConf instead.
-func (s *Stack) Resolver() *net.Resolver { return s.names.dns.Net() }
-
-// rankDestination says what we can do with a destination (after RFC 6724 section 6, rules 1, 2 and
-// 6): lowest are those with a route and a source address of the same scope, IPv6 before IPv4.
-func (s *Stack) rankDestination(ip netip.Addr) int {
-	r, err := s.findRoute(routeKey{remote: toAddress(ip.WithZone(""))})
-	if err != nil {
-		return 3
-	}
-	defer r.Release()
-	switch {
-	case env.OnLink(r.LocalAddress()) && !env.OnLink(r.RemoteAddress()):
-		return 2
-	case ip.Is4():
-		return 1
-	}
-	return 0
-}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"reflect"
 	"runtime"
@@ -519,25 +518,50 @@ func (s *Stack) open(ctx context.Context) error {
 	return nil
 }
 
-// HTTPTransport is http.DefaultTransport with this stack's DialContext instead of the host's, and
-// without the host's proxy settings. Each call returns a new one with its own idle connections.
-func (s *Stack) HTTPTransport() *http.Transport {
-	base, ok := http.DefaultTransport.(*http.Transport)
-	if !ok { // a program may have replaced it
-		base = &http.Transport{ForceAttemptHTTP2: true}
-	}
-	t := base.Clone()
-	t.Proxy = nil
-	t.DialContext = s.DialContext
-	return t
-}
-
-// HTTPClient returns a client whose requests leave through this stack.
-func (s *Stack) HTTPClient() *http.Client { return &http.Client{Transport: s.HTTPTransport()} }
-
 // markDefault makes an endpoint send with the configured traffic class.
 func (s *Stack) markDefault(ep tcpip.Endpoint) {
 	if s.cfg.DSCP != 0 {
 		mark(ep, int(s.cfg.DSCP)<<2)
 	}
 }
+
+// resolverConfig returns what the resolver of a stack works with. The machine's resolv.conf counts
+// if the stack uses Linux's configuration and the program names no file of its own.
+func (s *Stack) resolverConfig() resolver.Config {
+	files := resolver.Files{ResolvConf: s.cfg.ResolvConf}
+	if s.addrs.OfNetdev() {
+		files.Machine = hostResolvConf
+	}
+	dial := func(ctx context.Context, network, server string) (net.Conn, error) {
+		to, err := netip.ParseAddrPort(server)
+		if err != nil {
+			return nil, err
+		}
+		return s.Dialer().dialOne(ctx, network, target{to.Addr().Unmap(), int(to.Port())})
+	}
+	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.addrs.Resolvers,
+		Dial: dial, Files: files}
+}
+
+// rankDestination says what we can do with a destination (after RFC 6724 section 6, rules 1, 2 and
+// 6): lowest are those with a route and a source address of the same scope, IPv6 before IPv4.
+func (s *Stack) rankDestination(ip netip.Addr) int {
+	r, err := s.findRoute(routeKey{remote: toAddress(ip.WithZone(""))})
+	if err != nil {
+		return 3
+	}
+	defer r.Release()
+	switch {
+	case env.OnLink(r.LocalAddress()) && !env.OnLink(r.RemoteAddress()):
+		return 2
+	case ip.Is4():
+		return 1
+	}
+	return 0
+}
+
+// Resolver looks names up with the servers and the resolv.conf options of [Config] over this stack.
+// It is package net's own resolver with our transport, for all types of records. It takes
+// /etc/hosts, nsswitch.conf and search domains from the machine; dials of this package use the
+// search domains of Config.ResolvConf instead.
+func (s *Stack) Resolver() *net.Resolver { return s.names.dns.Net() }

@@ -403,6 +403,20 @@ type ListenConfig struct {
 // ListenConfig returns a ListenConfig of this stack with every option at its default.
 func (s *Stack) ListenConfig() *ListenConfig { return &ListenConfig{stack: s} }
 
+// ListenUDP is net.ListenUDP: a nil laddr, or one without IP, is the wildcard; port 0 is any free
+// one.
+func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) {
+	return s.ListenConfig().listenUDP(network, laddr)
+}
+
+// ListenPacket announces on a local UDP address: "udp", "udp4" or "udp6", and an address as for
+// [Stack.Listen]. As in package net, a group's address stands for the wildcard address and a port
+// that other sockets bound to a group's address may have, too; the group is not joined, see
+// [UDPConn.JoinGroup]. The returned value is a *UDPConn.
+func (s *Stack) ListenPacket(network, address string) (net.PacketConn, error) {
+	return s.ListenConfig().ListenPacket(context.Background(), network, address)
+}
+
 // Listen is [Stack.Listen] with c's options. ctx bounds the lookup of a name.
 func (c *ListenConfig) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	list, err := c.stack.names.resolveListen(ctx, "tcp", network, address)

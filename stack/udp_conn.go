@@ -2,11 +2,9 @@ package stack
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -101,61 +99,6 @@ var (
 	_ net.Conn       = (*UDPConn)(nil)
 	_ net.PacketConn = (*UDPConn)(nil)
 )
-
-// ListenPacket announces on a local UDP address: "udp", "udp4" or "udp6", and an address as for
-// [Stack.Listen]. As in package net, a group's address stands for the wildcard address and a port
-// that other sockets bound to a group's address may have, too; the group is not joined, see
-// [UDPConn.JoinGroup]. The returned value is a *UDPConn.
-func (s *Stack) ListenPacket(network, address string) (net.PacketConn, error) {
-	return s.ListenConfig().ListenPacket(context.Background(), network, address)
-}
-
-// ListenUDP is net.ListenUDP: a nil laddr, or one without IP, is the wildcard; port 0 is any free
-// one.
-func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) {
-	return s.ListenConfig().listenUDP(network, laddr)
-}
-
-// DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP
-// errors. If laddr is nil, local address and port are chosen.
-func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
-	return s.Dialer().dialUDP(network, laddr, raddr)
-}
-
-// DialUDP is net.Dialer.DialUDP: Stack.DialUDP with d's options. A context that is done, or a
-// deadline that has passed, fails it.
-func (d *Dialer) DialUDP(ctx context.Context, network string,
-	laddr, raddr netip.AddrPort) (*UDPConn, error) {
-	ctx, cancel := d.bound(ctx)
-	defer cancel()
-	l, r := net.UDPAddrFromAddrPort(laddr), net.UDPAddrFromAddrPort(raddr)
-	if err := ctx.Err(); err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: l, Addr: r,
-			Err: d.stack.orClosed(fromContext(err, false))}
-	}
-	return d.dialUDP(network, l, r)
-}
-
-func (d *Dialer) dialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
-	if err := checkNetwork("udp", network); err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network, Source: orNil(laddr),
-			Addr: orNil(raddr), Err: err}
-	}
-	if raddr == nil {
-		return nil, &net.OpError{Op: "dial", Net: network,
-			Source: orNil(laddr), Err: errMissingAddress}
-	}
-	family := func(network string,
-		local net.IP) family {
-		return dialFamily(network, local, raddr.IP)
-	}
-	c, err := d.stack.openUDP(&UDPConn{reusePort: d.ReusePort}, network, family, laddr, raddr)
-	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: network,
-			Source: orNil(laddr), Addr: raddr, Err: err}
-	}
-	return c, nil
-}
 
 // orNil keeps a nil pointer from becoming an interface that is not nil.
 func orNil[T any, P interface {
