@@ -125,6 +125,27 @@ func (r *routeCache) drop() {
 	r.release()
 }
 
+// knows reports whether datagrams have been sent to a host.
+func (r *routeCache) knows(to tcpip.Address) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for key := range r.routes {
+		if key.remote == to {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetTemplates drops all templates: the next datagrams make new ones.
+func (r *routeCache) forgetTemplates() {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, p := range r.routes {
+		p.template.Store(nil)
+	}
+}
+
 func (s *Stack) findRoute(key routeKey) (*gstack.Route, tcpip.Error) {
 	var nic tcpip.NICID
 	if env.OnLink(key.remote) {
