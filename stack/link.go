@@ -117,19 +117,6 @@ type SendMemoryStats = rdma.SendMemoryStats
 // SendMemory returns the counters of the memory that ZeroCopySend uses; the zero value without it.
 func SendMemory() SendMemoryStats { return rdma.SendMemoryUsed() }
 
-// Device returns the RDMA device underneath, for its counters; nil if the stack was made by [New]
-// or is on packet sockets, or while the device is away. It belongs to the stack, which closes it
-// when it fails: another one takes its place. On a bond of ports with a device each it is the one
-// that sends; Devices has all.
-func (s *Stack) Device() *dv.Device { return s.uplink.Device() }
-
-// Devices returns the RDMA devices underneath, of a bond all, in its order.
-func (s *Stack) Devices() []*dv.Device { return s.uplink.Devices() }
-
-// PacketPort returns the packet sockets underneath, for their counters; nil if there are none at
-// work, or what Config.Uplink.OpenInterface has made. It belongs to the stack.
-func (s *Stack) PacketPort() packet.Netdev { return s.uplink.PacketPort() }
-
 // linkChanged makes the stack known on a link that is there again, which may be another one than
 // before.
 func (s *Stack) linkChanged(up bool) {
@@ -198,12 +185,6 @@ func (s *Stack) backendChanged(c failover.Change) {
 	} else {
 		s.health.report(reportLink, errLinkDown)
 	}
-}
-
-// LinkStatus says what carries the stack's frames, and what has become of its device; the zero
-// value if the stack ends with its device, or was made by [New].
-func (s *Stack) LinkStatus() failover.Status {
-	return s.uplink.Status()
 }
 
 // abortAll ends all TCP connections, listeners stay. Their resets are lost.

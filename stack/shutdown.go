@@ -12,9 +12,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// flushPoll says how often Shutdown looks whether closing connections have delivered their data.
-const flushPoll = 2 * time.Millisecond
-
 // peerTime says how long Shutdown waits for the FINs of peers that have all that was written. One
 // that comes after Close is answered by nobody, or on the host's own address by Linux with a RST.
 const peerTime = time.Second
@@ -59,15 +56,6 @@ func (o *openConns) anyIn(matches func(tcpip.Endpoint) bool) bool {
 		if matches(ep) {
 			return true
 		}
-	}
-	return false
-}
-
-// unflushed are the states in which data or our FIN may be on its way.
-func unflushed(ep tcpip.Endpoint) bool {
-	switch tcp.EndpointState(ep.State()) {
-	case tcp.StateFinWait1, tcp.StateClosing, tcp.StateLastAck:
-		return true
 	}
 	return false
 }
@@ -257,20 +245,4 @@ func (o *openConns) abortOpen() {
 			ep.Abort()
 		}
 	}
-}
-
-// delivered says whether a TCP connection that the program has closed waits for the peer's FIN, or
-// for nothing but the time. Those that the program holds are held.
-func delivered(e gstack.TransportEndpoint, held map[tcpip.Endpoint]*TCPConn) bool {
-	ep, ok := e.(*tcp.Endpoint)
-	if !ok {
-		return false
-	}
-	switch tcp.EndpointState(ep.State()) {
-	case tcp.StateTimeWait:
-		return true
-	case tcp.StateFinWait2:
-		return held[ep] == nil
-	}
-	return false
 }

@@ -670,6 +670,3 @@ func (h *host) conns() (all []Socket) {
 	}
 	return all
 }
-
-// less returns n without some of it that may have been counted before n.
-func less(n, some uint64) uint64 { return n - min(n, some) }

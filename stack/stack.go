@@ -18,7 +18,10 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
+	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
+	"github.com/rdma-netstack/rdma-netstack/link/failover"
+	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 	"github.com/rdma-netstack/rdma-netstack/link/uplink"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
@@ -565,3 +568,22 @@ func (s *Stack) rankDestination(ip netip.Addr) int {
 // /etc/hosts, nsswitch.conf and search domains from the machine; dials of this package use the
 // search domains of Config.ResolvConf instead.
 func (s *Stack) Resolver() *net.Resolver { return s.names.dns.Net() }
+
+// Device returns the RDMA device underneath, for its counters; nil if the stack was made by [New]
+// or is on packet sockets, or while the device is away. It belongs to the stack, which closes it
+// when it fails: another one takes its place. On a bond of ports with a device each it is the one
+// that sends; Devices has all.
+func (s *Stack) Device() *dv.Device { return s.uplink.Device() }
+
+// Devices returns the RDMA devices underneath, of a bond all, in its order.
+func (s *Stack) Devices() []*dv.Device { return s.uplink.Devices() }
+
+// LinkStatus says what carries the stack's frames, and what has become of its device; the zero
+// value if the stack ends with its device, or was made by [New].
+func (s *Stack) LinkStatus() failover.Status {
+	return s.uplink.Status()
+}
+
+// PacketPort returns the packet sockets underneath, for their counters; nil if there are none at
+// work, or what Config.Uplink.OpenInterface has made. It belongs to the stack.
+func (s *Stack) PacketPort() packet.Netdev { return s.uplink.PacketPort() }

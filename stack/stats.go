@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -267,43 +266,6 @@ func counterValues(s *Stack, wanted func(name string) bool) iter.Seq2[string, ui
 			walk("ACK", reflect.ValueOf(s.ACKStats()), some) &&
 			walk("Memory", reflect.ValueOf(s.MemoryStats()), some) &&
 			walk("Failover", reflect.ValueOf(s.FailoverStats()), some)
-	}
-}
-
-// highWater is the highest value told of a counter. Any goroutine may use it.
-type highWater struct{ told atomic.Uint64 }
-
-// rise returns n, or what was told before if that is more.
-func (h *highWater) rise(n uint64) uint64 {
-	for told := h.told.Load(); n > told; told = h.told.Load() {
-		if h.told.CompareAndSwap(told, n) {
-			return n
-		}
-	}
-	return h.told.Load()
-}
-
-// heldACKs holds pure ACKs back.
-type heldACKs struct {
-	by   *rdma.ACKCoalescer // nil: ACKs are not held
-	told sentCounts         // what is held is not in them
-}
-
-// sentCounts are the counters that netstack counts held ACKs in.
-type sentCounts struct{ packets, bytes, ip, segments highWater }
-
-// without returns those counters, by name, without the ACKs that are held or never sent. netstack
-// counts an ACK once it is held, so that with ACKs looked at last no difference is too high; one
-// that is too low is not told.
-func (t *sentCounts) without(acks rdma.ACKStats, c tcpip.Stats) map[string]uint64 {
-	packets, bytes := c.NICs.Tx.Packets.Value(), c.NICs.Tx.Bytes.Value()
-	ip, segments := c.IP.PacketsSent.Value(), c.TCP.SegmentsSent.Value()
-	unsent := acks.Saved + acks.Waiting
-	return map[string]uint64{
-		"NICs.Tx.Packets":  t.packets.rise(less(packets, unsent)),
-		"NICs.Tx.Bytes":    t.bytes.rise(less(bytes, acks.SavedBytes+acks.WaitingBytes)),
-		"IP.PacketsSent":   t.ip.rise(less(ip, unsent)),
-		"TCP.SegmentsSent": t.segments.rise(less(segments, unsent)),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -13,6 +14,9 @@ import (
 const (
 	// orphanSweep says how often orphans are looked at while there are some.
 	orphanSweep = time.Second
+	// flushPoll says how often Shutdown looks whether closing connections have delivered their
+	// data.
+	flushPoll = 2 * time.Millisecond
 )
 
 // orphans are connections that the program has closed and whose peer has not acknowledged all that
@@ -159,4 +163,29 @@ func (o *orphans) end() {
 func (o *orphans) addClosed(ep tcpip.Endpoint, cfg *Config) bool {
 	slow := time.Duration(ep.SocketOptions().GetSendBufferSize()) * time.Second
 	return o.add(ep, cfg.TCP.OrphanTimeout+slow/time.Duration(cfg.orphanRate))
+}
+
+// unflushed are the states in which data or our FIN may be on its way.
+func unflushed(ep tcpip.Endpoint) bool {
+	switch tcp.EndpointState(ep.State()) {
+	case tcp.StateFinWait1, tcp.StateClosing, tcp.StateLastAck:
+		return true
+	}
+	return false
+}
+
+// delivered says whether a TCP connection that the program has closed waits for the peer's FIN, or
+// for nothing but the time. Those that the program holds are held.
+func delivered(e gstack.TransportEndpoint, held map[tcpip.Endpoint]*TCPConn) bool {
+	ep, ok := e.(*tcp.Endpoint)
+	if !ok {
+		return false
+	}
+	switch tcp.EndpointState(ep.State()) {
+	case tcp.StateTimeWait:
+		return true
+	case tcp.StateFinWait2:
+		return held[ep] == nil
+	}
+	return false
 }
