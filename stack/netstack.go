@@ -129,23 +129,6 @@ func keepTCPWorkers(protocol any, n int) error {
 	return nil
 }
 
-// fieldOf returns the field of v of that name and kind; the zero Value where v is no struct that
-// has one.
-func fieldOf(v reflect.Value, name string, kind reflect.Kind) reflect.Value {
-	if v.Kind() != reflect.Struct {
-		return reflect.Value{}
-	}
-	if v = v.FieldByName(name); v.Kind() != kind {
-		return reflect.Value{}
-	}
-	return v
-}
-
-// writable returns an unexported field as one that may be set. Its type stays what it is.
-func writable(v reflect.Value) reflect.Value {
-	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
-}
-
 // ipv6Options enables router advertisements only if cfg wants them. Addresses are made of a
 // hardware address only: a server has no use for temporary ones (RFC 8981), and each costs time per
 // packet.

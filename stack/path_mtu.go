@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
@@ -126,14 +127,27 @@ func (p *pathMTUs) of(to tcpip.Address) *pathMTU {
 	return e
 }
 
-// sharing lists the sockets with the port of c, and c itself.
-func (o *openConns) sharing(c *UDPConn) (all []*UDPConn) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, other := range o.udp {
-		if other.local.Port == c.local.Port {
-			all = append(all, other)
+// payload returns the room that a route's path has.
+func (p *pathMTUs) payload(r *gstack.Route) room {
+	own := int(r.MTU())
+	if e := p.of(r.RemoteAddress()); e != nil {
+		if limit := e.mtu - ipHeaderLen(r); limit < own {
+			return room{limit, e}
 		}
 	}
-	return all
+	return room{own, nil}
+}
+
+// room says how large the payload of an IP packet on a path may be.
+type room struct {
+	limit int      // bytes
+	path  *pathMTU // nil: the limit is the interface's
+}
+
+// ipHeaderLen returns the length of the IP header of what takes a route.
+func ipHeaderLen(r *gstack.Route) int {
+	if r.NetProto() == ipv6Protocol {
+		return header.IPv6MinimumSize
+	}
+	return header.IPv4MinimumSize
 }

@@ -50,16 +50,6 @@ func (s *Stack) awaitNone(ctx context.Context, matches func(tcpip.Endpoint) bool
 	return nil
 }
 
-// anyIn says whether a connection is in a state that matches.
-func (o *openConns) anyIn(matches func(tcpip.Endpoint) bool) bool {
-	for ep := range o.endpoints() {
-		if matches(ep) {
-			return true
-		}
-	}
-	return false
-}
-
 // closedAlone says whether the peer has all data and our FIN, and has not sent its own.
 func closedAlone(ep tcpip.Endpoint) bool {
 	return tcp.EndpointState(ep.State()) == tcp.StateFinWait2
@@ -233,16 +223,4 @@ func (s *Stack) Cut() Cut {
 	}
 	r := s.link.Resets()
 	return Cut{Reset: r.Known, Unknown: r.Unknown}
-}
-
-// abortOpen resets the connections that are not over. Of others the peer has got all and
-// acknowledged our FIN: a reset could only cost it what it has not read yet.
-func (o *openConns) abortOpen() {
-	eps := o.net.RegisteredEndpoints()
-	held := o.streams()
-	for _, ep := range eps {
-		if !delivered(ep, held) {
-			ep.Abort()
-		}
-	}
 }

@@ -12,7 +12,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
-	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
@@ -526,11 +525,4 @@ func (f *tcpFields) unsentBy(e tcpip.Endpoint) int {
 	ep.LockUser()
 	defer ep.UnlockUser()
 	return max(0, f.used.int(f.queue.in(reflect.ValueOf(ep).Elem())))
-}
-
-// wakeWriters has every write in progress try again.
-func (o *openConns) wakeWriters() {
-	for _, c := range o.streams() {
-		c.wr.NotifyEvent(waiter.EventOut)
-	}
 }

@@ -719,28 +719,3 @@ func (c *UDPConn) fragmentHeaders(r *gstack.Route, o *sendOptions, identificatio
 	header.IPv4(b).Encode(&f)
 	return b
 }
-
-// ipHeaderLen returns the length of the IP header of what takes a route.
-func ipHeaderLen(r *gstack.Route) int {
-	if r.NetProto() == ipv6Protocol {
-		return header.IPv6MinimumSize
-	}
-	return header.IPv4MinimumSize
-}
-
-// room says how large the payload of an IP packet on a path may be.
-type room struct {
-	limit int      // bytes
-	path  *pathMTU // nil: the limit is the interface's
-}
-
-// payload returns the room that a route's path has.
-func (p *pathMTUs) payload(r *gstack.Route) room {
-	own := int(r.MTU())
-	if e := p.of(r.RemoteAddress()); e != nil {
-		if limit := e.mtu - ipHeaderLen(r); limit < own {
-			return room{limit, e}
-		}
-	}
-	return room{own, nil}
-}

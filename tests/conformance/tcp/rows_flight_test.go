@@ -61,7 +61,7 @@ func flights() []row {
 				       > PA 6001+1000 ack 1
 				210ms  < A 1 ack 10001`},
 		{name: "a whole flight is lost, without timestamps",
-			source: "RFC 6937: as many as are acknowledged, and some; stack/recovery_count.go",
+			source: "RFC 6937: as many as are acknowledged, and some; stack/tcp_recovery.go",
 			linux:  "repairs the flight in a fast recovery, RFC 8985",
 			script: `
 				0      open mss 1036 sackok
@@ -101,7 +101,7 @@ func flights() []row {
 				       > PA 8001+1000 ack 1
 				220ms  < A 1 ack 10001`},
 		{name: "slow start goes on after a late acknowledgement has ended it",
-			source: "RFC 9406 4.2; stack/link.go, slowStarts",
+			source: "RFC 9406 4.2; stack/tcp_recovery.go, slowStarts",
 			linux:  "does not end it below 16 segments, net/ipv4/tcp_cubic.c",
 			config: func(c *stack.Config) {
 				c.TCP.SendBuffer = stack.BufferRange{Min: 4 << 10, Default: 40000, Max: 40000}
