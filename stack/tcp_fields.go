@@ -231,6 +231,17 @@ func (f *tcpFields) unsent(e tcpip.Endpoint) int {
 	return max(0, f.used.int(f.queue.in(v))-inFlight)
 }
 
+// unsentBy returns how many bytes are written to a connection and not acknowledged.
+func (f *tcpFields) unsentBy(e tcpip.Endpoint) int {
+	ep, ok := e.(*tcp.Endpoint)
+	if !ok {
+		return 0
+	}
+	ep.LockUser()
+	defer ep.UnlockUser()
+	return max(0, f.used.int(f.queue.in(reflect.ValueOf(ep).Elem())))
+}
+
 // findTCPFields looks for the fields of ep, which is the type of a tcp.Endpoint.
 func findTCPFields(ep reflect.Type) (f tcpFields) {
 	place := func(of reflect.Type, name string, kinds ...reflect.Kind) (at fieldPlace) {

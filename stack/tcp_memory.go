@@ -3,7 +3,6 @@ package stack
 import (
 	"fmt"
 	"log/slog"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -514,15 +513,4 @@ func (t *timeWaits) noteHangUp(c *TCPConn) {
 		t.full.Store(full)
 		t.tell.Reset(0)
 	}
-}
-
-// unsentBy returns how many bytes are written to a connection and not acknowledged.
-func (f *tcpFields) unsentBy(e tcpip.Endpoint) int {
-	ep, ok := e.(*tcp.Endpoint)
-	if !ok {
-		return 0
-	}
-	ep.LockUser()
-	defer ep.UnlockUser()
-	return max(0, f.used.int(f.queue.in(reflect.ValueOf(ep).Elem())))
 }

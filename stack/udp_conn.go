@@ -1192,3 +1192,56 @@ func (c *UDPConn) mark(class int) {
 func (c *UDPConn) setError(err error) error {
 	return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: err}
 }
+
+// setPacing puts a rate in the place of the one before. A writer that waits takes it from there.
+func (c *UDPConn) setPacing(bytesPerSecond uint64) {
+	if !limited(bytesPerSecond) {
+		bytesPerSecond = 0
+	}
+	p := c.pacing.Load()
+	if p == nil {
+		if bytesPerSecond == 0 {
+			return
+		}
+		p = &socketPacing{begun: c.stack.clock.Now(), timer: c.stack.clock.NewStopped(c.wr.notify)}
+		if !c.pacing.CompareAndSwap(nil, p) {
+			p = c.pacing.Load()
+		}
+	}
+	before := p.rate.Swap(bytesPerSecond)
+	c.stack.udp.pacing.change(before, bytesPerSecond)
+	c.wr.notify()
+}
+
+// SetPacing limits what the socket sends to a rate in bytes per second, Ethernet, IP and UDP
+// headers included, and of fragments and segments those of each: SO_MAX_PACING_RATE of Linux, with
+// or without the qdisc fq. 0 and the largest uint64 are no limit. The error is that of a closed
+// socket.
+//
+// Writes wait until the rate lets out their datagrams: they take turns, and end with
+// os.ErrDeadlineExceeded and net.ErrClosed as those that wait for a buffer do. What a write sends
+// as one, up to 64 KiB in segments, leaves whole, and the next waits the longer. In any time no
+// more leaves than the rate sends in it, and in 200 us, and one write; after a timer that comes
+// late that of up to 10 ms more. [UDPConn.WriteBatch] waits for its first datagram only, sends as
+// many as the rate lets out by then, and returns how many. Another rate holds at once, for writes
+// that wait too; what was sent before counts. The rate holds for what the kernel sends with
+// [Config.Host], too.
+//
+// Replies of [UDPConn.ServePackets] leave without waiting and are not counted; its handler must
+// not write on a socket with a rate.
+func (c *UDPConn) SetPacing(bytesPerSecond uint64) error {
+	return c.set(func() {
+		c.setPacing(bytesPerSecond)
+		if c.closed.Load() {
+			c.setPacing(0)
+		}
+	})
+}
+
+// pacingRate returns the rate of the socket in bytes per second; 0: no limit.
+func (c *UDPConn) pacingRate() uint64 {
+	if p := c.pacing.Load(); p != nil {
+		return p.rate.Load()
+	}
+	return 0
+}

@@ -719,3 +719,81 @@ func (c *UDPConn) fragmentHeaders(r *gstack.Route, o *sendOptions, identificatio
 	header.IPv4(b).Encode(&f)
 	return b
 }
+
+// sendPaced sends b when the socket's rate allows it.
+func (c *UDPConn) sendPaced(p *socketPacing, b []byte, to tcpip.FullAddress, from tcpip.Address,
+	call string, o *sendOptions) error {
+	p.turn.Lock()
+	defer p.turn.Unlock()
+	if o.patience == sendAtOnce {
+		if !p.admitNow(c.stack.clock) {
+			return os.NewSyscallError(call, syscall.EAGAIN)
+		}
+	} else if err := c.awaitRate(p); err != nil {
+		return err
+	}
+	n := c.wireBytes(len(b), to, o)
+	err := c.sendNow(b, to, from, call, o)
+	if err == nil {
+		p.datagrams.Sent(n)
+	}
+	return err
+}
+
+// paced returns the rate of the socket; nil: it has none.
+func (c *UDPConn) paced() *socketPacing {
+	if p := c.pacing.Load(); p != nil && p.rate.Load() != 0 {
+		return p
+	}
+	return nil
+}
+
+// wireBytes returns how many bytes a write of n bytes of payload takes in frames, without FCS.
+func (c *UDPConn) wireBytes(n int, to tcpip.FullAddress, o *sendOptions) int {
+	ip := header.IPv6MinimumSize
+	if to.Addr.Len() == header.IPv4AddressSize || c.family == inet4 {
+		ip = header.IPv4MinimumSize
+	}
+	each := header.EthernetMinimumSize + ip
+	if o.segment != 0 {
+		segments := max(1, (n+o.segment-1)/o.segment)
+		return n + segments*(each+header.UDPMinimumSize)
+	}
+	n += header.UDPMinimumSize
+	if n <= header.IPv6MinimumMTU-ip { // which every link has room for
+		return n + each
+	}
+	info, ok := c.stack.net.SingleNICInfo(nicID)
+	room := int(info.MTU) - ip
+	if !ok || n <= room {
+		return n + each
+	}
+	if ip == header.IPv6MinimumSize {
+		each += header.IPv6FragmentHeaderSize
+		room -= header.IPv6FragmentHeaderSize
+	}
+	room = max(8, room&^7) // all fragments but the last (RFC 791, RFC 8200)
+	return n + (n+room-1)/room*each
+}
+
+// awaitRate returns when the rate of the socket lets out a datagram. The caller has the turn.
+func (c *UDPConn) awaitRate(p *socketPacing) error {
+	c.wr.mu.Lock()
+	defer c.wr.mu.Unlock()
+	for waited := false; ; waited = true {
+		err := c.check(&c.wr)
+		wait := p.admit(c.stack.clock)
+		if err != nil || wait <= 0 {
+			if waited {
+				p.timer.Stop()
+			}
+			p.datagrams.Rest()
+			return err
+		}
+		if !waited {
+			c.stack.udp.pacing.waits.Add(1)
+		}
+		p.timer.Reset(wait)
+		c.wr.park()
+	}
+}
