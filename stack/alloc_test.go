@@ -172,7 +172,7 @@ func TestRouteCache(t *testing.T) {
 	key := routeKey{remote: tcpip.AddrFrom4([4]byte{192, 0, 2, 9})}
 	var used []*gstack.Route
 	use := func() {
-		if err := c.use(s, key, func(p *path) tcpip.Error {
+		if err := c.use(s, key, func(p *peerPath) tcpip.Error {
 			used = append(used, p.route)
 			return nil
 		}); err != nil {

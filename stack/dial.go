@@ -169,7 +169,7 @@ func (s *Stack) HTTPTransport() *http.Transport {
 func (s *Stack) HTTPClient() *http.Client { return &http.Client{Transport: s.HTTPTransport()} }
 
 // dialable leaves the addresses that can be dialled from LocalAddr.
-func (d *Dialer) dialable(network string, list targets) (targets, error) {
+func (d *Dialer) dialable(network string, list resolvedAddrs) (resolvedAddrs, error) {
 	if d.LocalAddr == nil {
 		return list, nil
 	}
@@ -186,7 +186,7 @@ func (d *Dialer) dialable(network string, list targets) (targets, error) {
 	if len(local) == 0 || local.IsUnspecified() {
 		return list, nil
 	}
-	var fit targets
+	var fit resolvedAddrs
 	for _, t := range list {
 		if !t.ip.IsValid() || t.ip.IsUnspecified() || t.ip.Is4() == is4(local) {
 			fit = append(fit, t)
@@ -199,7 +199,7 @@ func (d *Dialer) dialable(network string, list targets) (targets, error) {
 }
 
 // dialOne connects to one address.
-func (d *Dialer) dialOne(ctx context.Context, network string, t target) (net.Conn, error) {
+func (d *Dialer) dialOne(ctx context.Context, network string, t resolvedAddr) (net.Conn, error) {
 	if h := d.stack.host; h != nil && h.ByKernel(t.ip) {
 		return d.dialKernel(ctx, network, t)
 	}
@@ -264,7 +264,7 @@ func (d *Dialer) connect(ctx context.Context, network string,
 		}
 		return nil, err
 	}
-	return a.conn(network, keepAlive(d.KeepAlive, d.KeepAliveConfig, *s.cfg.TCP.KeepAlive))
+	return a.conn(network, mergeKeepAlive(d.KeepAlive, d.KeepAliveConfig, *s.cfg.TCP.KeepAlive))
 }
 
 // attempt describes a handshake in progress.
@@ -377,7 +377,7 @@ const attemptDelay = 250 * time.Millisecond
 
 // race dials list. With several TCP addresses each has a head start on the next, and the first to
 // connect wins; else one is tried after the other. The error is the first address's.
-func (d *Dialer) race(ctx context.Context, network string, list targets) (net.Conn, error) {
+func (d *Dialer) race(ctx context.Context, network string, list resolvedAddrs) (net.Conn, error) {
 	if len(list) == 1 || d.FallbackDelay < 0 || network[0] == 'u' {
 		return d.oneByOne(ctx, network, list)
 	}
@@ -385,8 +385,8 @@ func (d *Dialer) race(ctx context.Context, network string, list targets) (net.Co
 }
 
 // interleave alternates families, keeping the order within each (RFC 8305 section 4).
-func interleave(list targets) targets {
-	var same, other, out targets
+func interleave(list resolvedAddrs) resolvedAddrs {
+	var same, other, out resolvedAddrs
 	for _, t := range list {
 		if t.ip.Is4() == list[0].ip.Is4() {
 			same = append(same, t)
@@ -413,7 +413,8 @@ type outcome struct {
 
 // staggered starts an attempt whenever one has failed or the delay has passed, and returns the
 // first success. It returns only when every attempt has ended.
-func (d *Dialer) staggered(ctx context.Context, network string, list targets) (net.Conn, error) {
+func (d *Dialer) staggered(ctx context.Context, network string,
+	list resolvedAddrs) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan outcome, len(list))
 	delay := d.stack.clock.NewTimer(0)
@@ -464,7 +465,8 @@ func (d *Dialer) staggered(ctx context.Context, network string, list targets) (n
 const shortestShare = 2 * time.Second
 
 // oneByOne dials the addresses in turn, each with an equal share of the time left.
-func (d *Dialer) oneByOne(ctx context.Context, network string, list targets) (net.Conn, error) {
+func (d *Dialer) oneByOne(ctx context.Context, network string,
+	list resolvedAddrs) (net.Conn, error) {
 	var first error
 	for i, t := range list {
 		c, err := d.withShare(ctx, network, t, len(list)-i)
@@ -481,7 +483,7 @@ func (d *Dialer) oneByOne(ctx context.Context, network string, list targets) (ne
 	return nil, first
 }
 
-func (d *Dialer) withShare(ctx context.Context, network string, t target,
+func (d *Dialer) withShare(ctx context.Context, network string, t resolvedAddr,
 	remaining int) (net.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Source: d.LocalAddr,
@@ -498,8 +500,8 @@ func (d *Dialer) withShare(ctx context.Context, network string, t target,
 }
 
 // dialKernel connects by the kernel to what it reaches otherwise than by our netdev.
-func (d *Dialer) dialKernel(ctx context.Context, network string, t target) (net.Conn, error) {
-	k := keepAlive(d.KeepAlive, d.KeepAliveConfig, *d.stack.cfg.TCP.KeepAlive)
+func (d *Dialer) dialKernel(ctx context.Context, network string, t resolvedAddr) (net.Conn, error) {
+	k := mergeKeepAlive(d.KeepAlive, d.KeepAliveConfig, *d.stack.cfg.TCP.KeepAlive)
 	by := net.Dialer{LocalAddr: d.LocalAddr, KeepAliveConfig: k, FallbackDelay: -1} // t is one
 	if !k.Enable {
 		by.KeepAlive = -1

@@ -124,7 +124,7 @@ func TestKeepAliveFields(t *testing.T) {
 		{"period", time.Minute, net.KeepAliveConfig{}, minute},
 		{"config wins", -1, minute, minute},
 	} {
-		if got := keepAlive(c.keepAlive, c.config, *s.cfg.TCP.KeepAlive); got != c.want {
+		if got := mergeKeepAlive(c.keepAlive, c.config, *s.cfg.TCP.KeepAlive); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
 	}

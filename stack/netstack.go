@@ -251,10 +251,10 @@ func (t *sentCounts) without(acks rdma.ACKStats, c tcpip.Stats) map[string]uint6
 	ip, segments := c.IP.PacketsSent.Value(), c.TCP.SegmentsSent.Value()
 	unsent := acks.Saved + acks.Waiting
 	return map[string]uint64{
-		"NICs.Tx.Packets":  t.packets.rise(less(packets, unsent)),
-		"NICs.Tx.Bytes":    t.bytes.rise(less(bytes, acks.SavedBytes+acks.WaitingBytes)),
-		"IP.PacketsSent":   t.ip.rise(less(ip, unsent)),
-		"TCP.SegmentsSent": t.segments.rise(less(segments, unsent)),
+		"NICs.Tx.Packets":  t.packets.rise(subtract(packets, unsent)),
+		"NICs.Tx.Bytes":    t.bytes.rise(subtract(bytes, acks.SavedBytes+acks.WaitingBytes)),
+		"IP.PacketsSent":   t.ip.rise(subtract(ip, unsent)),
+		"TCP.SegmentsSent": t.segments.rise(subtract(segments, unsent)),
 	}
 }
 
@@ -271,5 +271,5 @@ func (h *highWater) rise(n uint64) uint64 {
 	return h.told.Load()
 }
 
-// less returns n without some of it that may have been counted before n.
-func less(n, some uint64) uint64 { return n - min(n, some) }
+// subtract returns n without some of it that may have been counted before n.
+func subtract(n, some uint64) uint64 { return n - min(n, some) }

@@ -128,18 +128,18 @@ func (p *pathMTUs) of(to tcpip.Address) *pathMTU {
 }
 
 // payload returns the room that a route's path has.
-func (p *pathMTUs) payload(r *gstack.Route) room {
+func (p *pathMTUs) payload(r *gstack.Route) payloadRoom {
 	own := int(r.MTU())
 	if e := p.of(r.RemoteAddress()); e != nil {
 		if limit := e.mtu - ipHeaderLen(r); limit < own {
-			return room{limit, e}
+			return payloadRoom{limit, e}
 		}
 	}
-	return room{own, nil}
+	return payloadRoom{own, nil}
 }
 
-// room says how large the payload of an IP packet on a path may be.
-type room struct {
+// payloadRoom says how large the payload of an IP packet on a path may be.
+type payloadRoom struct {
 	limit int      // bytes
 	path  *pathMTU // nil: the limit is the interface's
 }

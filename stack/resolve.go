@@ -9,17 +9,18 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/resolver"
 )
 
-// target is one address a name or literal stands for; ip is the zero Addr for "" (the wildcard).
-type target struct {
+// resolvedAddr holds one address a name or literal stands for; ip is the zero Addr for "" (the
+// wildcard).
+type resolvedAddr struct {
 	ip   netip.Addr
 	port int
 }
 
-type targets []target
+type resolvedAddrs []resolvedAddr
 
 // first returns what one listens on: an IPv4 address if there is one, as net.ResolveTCPAddr
 // chooses, unless an IPv6 literal was given.
-func (t targets) first() target {
+func (t resolvedAddrs) first() resolvedAddr {
 	for _, a := range t {
 		if a.ip.Is4() {
 			return a
@@ -29,25 +30,25 @@ func (t targets) first() target {
 }
 
 // slice returns nil for the wildcard without a family.
-func (t target) slice() net.IP { return t.ip.AsSlice() }
+func (t resolvedAddr) slice() net.IP { return t.ip.AsSlice() }
 
-func (t target) tcp() *net.TCPAddr {
+func (t resolvedAddr) tcp() *net.TCPAddr {
 	return &net.TCPAddr{IP: t.slice(), Port: t.port, Zone: t.ip.Zone()}
 }
 
-func (t target) udp() *net.UDPAddr {
+func (t resolvedAddr) udp() *net.UDPAddr {
 	return &net.UDPAddr{IP: t.slice(), Port: t.port, Zone: t.ip.Zone()}
 }
 
-func (t target) addr(network string) net.Addr {
+func (t resolvedAddr) addr(network string) net.Addr {
 	if network[0] == 'u' {
 		return t.udp()
 	}
 	return t.tcp()
 }
 
-// names turns names into addresses.
-type names struct {
+// nameLookup turns names into addresses.
+type nameLookup struct {
 	dns  *resolver.Resolver
 	rank func(netip.Addr) int // of destinations: the lowest are tried first
 }
@@ -62,8 +63,8 @@ func checkNetwork(protocol, network string) error {
 }
 
 // resolveListen is resolveList for a listener of protocol; the error is complete.
-func (n *names) resolveListen(ctx context.Context,
-	protocol, network, address string) (targets, error) {
+func (n *nameLookup) resolveListen(ctx context.Context,
+	protocol, network, address string) (resolvedAddrs, error) {
 	unknown := checkNetwork(protocol, network)
 	if unknown != nil && checkNetwork("tcp", network) != nil &&
 		checkNetwork("udp", network) != nil {
@@ -83,7 +84,8 @@ func (n *names) resolveListen(ctx context.Context,
 
 // resolveList turns "host:port" into addresses of the network's family, most promising first.
 // The list is not empty when err is nil.
-func (n *names) resolveList(ctx context.Context, network, address string) (targets, error) {
+func (n *nameLookup) resolveList(ctx context.Context, network,
+	address string) (resolvedAddrs, error) {
 	host, service, err := net.SplitHostPort(address)
 	if address == "" {
 		err = nil
@@ -99,16 +101,16 @@ func (n *names) resolveList(ctx context.Context, network, address string) (targe
 		}
 	}
 	if host == "" {
-		return targets{{port: port}}, nil
+		return resolvedAddrs{{port: port}}, nil
 	}
 	ips, err := n.lookup(ctx, network, host)
 	if err != nil {
 		return nil, err
 	}
-	var list targets
+	var list resolvedAddrs
 	for _, ip := range ips {
 		if inFamily(network, ip) {
-			list = append(list, target{ip, port})
+			list = append(list, resolvedAddr{ip, port})
 		}
 	}
 	if len(list) == 0 {
@@ -129,7 +131,7 @@ func inFamily(network string, ip netip.Addr) bool {
 }
 
 // lookup resolves a literal or a name. It asks for addresses of the network's families only.
-func (n *names) lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
+func (n *nameLookup) lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		// a dual-stack listener prints so: it has the other family's wildcard, too
 		if ip == netip.IPv6Unspecified() {

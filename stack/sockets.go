@@ -207,7 +207,7 @@ func (r *socketReader) tcpSocket(ep *tcp.Endpoint, info *TCPInfo) Socket {
 	r.options(ep, info)
 	so.TCP = info
 	if conn, open := r.conns[ep]; open {
-		info.BytesAcked = less(conn.written.Load(), uint64(so.SendQ))
+		info.BytesAcked = subtract(conn.written.Load(), uint64(so.SendQ))
 		info.BytesReceived = conn.received.Load() + uint64(so.RecvQ)
 	}
 	return so

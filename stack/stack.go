@@ -42,7 +42,7 @@ type Stack struct {
 	log   *slog.Logger
 	clock clock.Clock
 	addrs *addrconf.Manager
-	names names
+	names nameLookup
 	zones zones
 
 	icmp       *icmpErrors
@@ -540,7 +540,7 @@ func (s *Stack) resolverConfig() resolver.Config {
 		if err != nil {
 			return nil, err
 		}
-		return s.Dialer().dialOne(ctx, network, target{to.Addr().Unmap(), int(to.Port())})
+		return s.Dialer().dialOne(ctx, network, resolvedAddr{to.Addr().Unmap(), int(to.Port())})
 	}
 	return resolver.Config{Clock: s.clock, Servers: s.cfg.DNS, Learned: s.addrs.Resolvers,
 		Dial: dial, Files: files}

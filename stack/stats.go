@@ -98,7 +98,8 @@ func (s *Stack) Stats() Stats {
 		LinkUp: up, LinkChanges: changes, MTUChanges: s.mtu.changes.Load(),
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
 		TxPackets: sent["NICs.Tx.Packets"], TxBytes: sent["NICs.Tx.Bytes"],
-		RxUnknown: total(c.NICs.UnknownL3ProtocolRcvdPacketCounts), RxShed: s.LinkStats().RxShed,
+		RxUnknown: sumCounters(c.NICs.UnknownL3ProtocolRcvdPacketCounts),
+		RxShed:    s.LinkStats().RxShed,
 
 		IPDelivered: c.IP.PacketsDelivered.Value(), IPSent: sent["IP.PacketsSent"],
 		IPMalformed:          c.IP.MalformedPacketsReceived.Value(),
@@ -141,7 +142,7 @@ func (s *Stack) Stats() Stats {
 	}
 }
 
-func total(m *tcpip.IntegralStatCounterMap) (sum uint64) {
+func sumCounters(m *tcpip.IntegralStatCounterMap) (sum uint64) {
 	for _, key := range m.Keys() {
 		if c, ok := m.Get(key); ok {
 			sum += c.Value()

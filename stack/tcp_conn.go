@@ -581,8 +581,8 @@ func (c *TCPConn) SetPacing(bytesPerSecond uint64) error {
 	})
 }
 
-// limited reports whether a rate of that many bytes per second is a limit.
-func limited(bytesPerSecond uint64) bool {
+// isLimit reports whether a rate of that many bytes per second is a limit.
+func isLimit(bytesPerSecond uint64) bool {
 	return bytesPerSecond != 0 && bytesPerSecond != math.MaxUint64
 }
 
@@ -607,7 +607,7 @@ func (p *connPacing) rest() {
 // setPacing puts a rate in the place of the one before.
 func (c *TCPConn) setPacing(bytesPerSecond uint64) {
 	var p *connPacing
-	if limited(bytesPerSecond) {
+	if isLimit(bytesPerSecond) {
 		p = c.newPacing(bytesPerSecond, pacing.Fine)
 	}
 	c.endPacing(c.pacing.Swap(p), p)

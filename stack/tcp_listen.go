@@ -198,7 +198,7 @@ func (p *listenerPort) count(at listenerPlace, n int) {
 		delete(p.at, at)
 	}
 	if at.addr.Len() != 0 {
-		p.specific[version(at.addr)][index(at.shared)] += n
+		p.specific[versionIndex(at.addr)][boolIndex(at.shared)] += n
 	}
 }
 
@@ -226,7 +226,7 @@ func (t *listenerTable) taken(n *TCPListener, at tcpip.FullAddress) bool {
 		all := 0
 		for v, covered := range [2]bool{v4, v6} {
 			if covered {
-				all += p.specific[v][index(shared)]
+				all += p.specific[v][boolIndex(shared)]
 			}
 		}
 		return all
@@ -239,10 +239,10 @@ func (p *listenerPort) conflicts(shares bool, listeners func(shared bool) int) b
 	return listeners(false) > 0 || !shares && listeners(true) > 0
 }
 
-// version returns 0 for an IPv4 address and 1 for an IPv6 address.
-func version(a tcpip.Address) int { return index(a.Len() == net.IPv6len) }
+// versionIndex returns 0 for an IPv4 address and 1 for an IPv6 address.
+func versionIndex(a tcpip.Address) int { return boolIndex(a.Len() == net.IPv6len) }
 
-func index(b bool) int {
+func boolIndex(b bool) int {
 	if b {
 		return 1
 	}
@@ -457,7 +457,7 @@ func (c *ListenConfig) listenTCP(network string, laddr *net.TCPAddr) (*TCPListen
 	}
 	l := &TCPListener{network: network,
 		family: listenFamily(network, laddr.IP), shared: c.ReusePort, pacing: rates}
-	l.stack, l.keepAlive = c.stack, keepAlive(c.KeepAlive, c.KeepAliveConfig,
+	l.stack, l.keepAlive = c.stack, mergeKeepAlive(c.KeepAlive, c.KeepAliveConfig,
 		*c.stack.cfg.TCP.KeepAlive)
 	if err := l.open(laddr, cmp.Or(c.Backlog, c.stack.cfg.TCP.Backlog)); err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: laddr, Err: err}
@@ -480,8 +480,8 @@ func (c *ListenConfig) listenUDP(network string, laddr *net.UDPAddr) (*UDPConn, 
 	return p, nil
 }
 
-// keepAlive returns what the two fields of net.Dialer and net.ListenConfig mean together.
-func keepAlive(d time.Duration, config, byDefault net.KeepAliveConfig) net.KeepAliveConfig {
+// mergeKeepAlive returns what the two fields of net.Dialer and net.ListenConfig mean together.
+func mergeKeepAlive(d time.Duration, config, byDefault net.KeepAliveConfig) net.KeepAliveConfig {
 	switch {
 	case config.Enable:
 		return config
@@ -641,7 +641,7 @@ func (l kernelListener) Accept(c *net.TCPConn) {
 // that of gVisor, the log says so once.
 func (l kernelListener) limitKernel(c *net.TCPConn) {
 	rate := l.pacing.rateFor(c.RemoteAddr().(*net.TCPAddr))
-	if !limited(rate) {
+	if !isLimit(rate) {
 		return
 	}
 	if err := hostmode.LimitRate(c, rate); err != nil {

@@ -448,7 +448,7 @@ func readBuffer(m *Message) []byte {
 }
 
 // fill completes m with the datagram r, which is in b. rd.mu is held.
-func (c *UDPConn) fill(m *Message, b []byte, r received) {
+func (c *UDPConn) fill(m *Message, b []byte, r receivedDatagram) {
 	m.N, m.Addr = r.n, c.peerAddr(m.Addr, r.from)
 	m.NN, m.Flags = c.message(&r, m.OOB)
 	if len(m.Buffers) == 1 {
@@ -628,7 +628,7 @@ const (
 	typeRights, typeCredentials = 1, 2 // of levelSocket; they mean nothing to UDP
 
 	typeTimestamping = 37 // of levelSocket: SO_TIMESTAMPING
-	timestamps       = 48 // scm_timestamping {timespec ts[3]; } software, unused, the NIC's
+	timestampsLen    = 48 // scm_timestamping {timespec ts[3]; } software, unused, the NIC's
 
 	typeSegment, typeSegments = 103, 104 // of levelUDP: UDP_SEGMENT, UDP_GRO
 
@@ -754,12 +754,12 @@ func (m ControlMessages) ofVersion(v6 bool) ControlMessages {
 
 // putControl writes the control messages about a datagram in Linux's order, and returns how many
 // bytes they have and whether some were cut off.
-func (c *UDPConn) putControl(oob []byte, r *received) (n int, truncated bool) {
+func (c *UDPConn) putControl(oob []byte, r *receivedDatagram) (n int, truncated bool) {
 	v6 := r.to.Len() == net.IPv6len
 	m := ControlMessages(c.control.Load()).ofVersion(v6)
 	w := controlWriter{b: oob}
 	native := binary.NativeEndian
-	var data [timestamps]byte
+	var data [timestampsLen]byte
 	if m&ReceiveTimestamps != 0 && r.stamps != (stamps{}) {
 		putTimespec(data[:], r.stamps.software)
 		putTimespec(data[32:], r.stamps.nic)
@@ -970,7 +970,7 @@ func (c *UDPConn) applyControl4(o *sendOptions, m *controlMessage) (e syscall.Er
 		if len(m.data) != packetInfo4 {
 			return syscall.EINVAL
 		}
-		o.from, o.device = given(tcpip.AddrFrom4Slice(m.data[4:8])), numberIn(m.data)
+		o.from, o.device = dropUnspecified(tcpip.AddrFrom4Slice(m.data[4:8])), numberIn(m.data)
 	case typeTTL:
 		if v, e = m.readInt(1); e == 0 {
 			o.ttl, o.marked = int16(v), true
@@ -1000,11 +1000,11 @@ func (c *UDPConn) applyPacketInfo6(o *sendOptions, m *controlMessage, v4 bool) s
 	case v4 && !header.IsV4MappedAddress(a):
 		return syscall.EINVAL
 	case v4:
-		o.from = given(tcpip.AddrFrom4Slice(m.data[12:16]))
+		o.from = dropUnspecified(tcpip.AddrFrom4Slice(m.data[12:16]))
 	case o.device == 0 && header.IsV6LinkLocalUnicastAddress(a):
 		return syscall.EINVAL
 	default:
-		o.from = given(a)
+		o.from = dropUnspecified(a)
 	}
 	return 0
 }
@@ -1055,8 +1055,8 @@ func (c *UDPConn) checkSource(o *sendOptions) syscall.Errno {
 	return 0
 }
 
-// given returns the zero Address for the unspecified one.
-func given(a tcpip.Address) tcpip.Address {
+// dropUnspecified returns the zero Address for the unspecified one.
+func dropUnspecified(a tcpip.Address) tcpip.Address {
 	if a.Unspecified() {
 		return tcpip.Address{}
 	}
@@ -1134,7 +1134,7 @@ func classAndTTL(oob []byte) (class, ttl uint8) {
 
 // sendSegments sends b as datagrams of o.segment bytes on a path: with a header template as one
 // packet, which the link cuts up.
-func (c *UDPConn) sendSegments(p *path, b []byte, port uint16, o *sendOptions) tcpip.Error {
+func (c *UDPConn) sendSegments(p *peerPath, b []byte, port uint16, o *sendOptions) tcpip.Error {
 	switch {
 	case header.UDPMinimumSize+o.longest(len(b)) > c.datagramRoom(p.route).limit:
 		return &tcpip.ErrMessageTooLong{}
@@ -1162,7 +1162,7 @@ func (c *UDPConn) sendSegments(p *path, b []byte, port uint16, o *sendOptions) t
 
 // writeSegments hands b to the link, and returns how many bytes it took: 0 if the path has no
 // header template.
-func (c *UDPConn) writeSegments(p *path, b []byte, port uint16, o *sendOptions) int {
+func (c *UDPConn) writeSegments(p *peerPath, b []byte, port uint16, o *sendOptions) int {
 	if c.stack.datagrams == nil {
 		return 0
 	}
@@ -1195,7 +1195,7 @@ func (c *UDPConn) setError(err error) error {
 
 // setPacing puts a rate in the place of the one before. A writer that waits takes it from there.
 func (c *UDPConn) setPacing(bytesPerSecond uint64) {
-	if !limited(bytesPerSecond) {
+	if !isLimit(bytesPerSecond) {
 		bytesPerSecond = 0
 	}
 	p := c.pacing.Load()

@@ -34,8 +34,8 @@ func (d *payloadWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// received describes a datagram.
-type received struct {
+// receivedDatagram describes a datagram.
+type receivedDatagram struct {
 	n     int // bytes stored
 	total int // bytes sent
 	from  tcpip.FullAddress
@@ -101,7 +101,7 @@ func (c *UDPConn) ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int,
 	return r.n, oobn, flags, c.family.addrPort(r.from, c.stack.zones.of(r.from.Addr)), nil
 }
 
-func (c *UDPConn) receiveMsg(b, oob []byte) (r received, oobn, flags int, err error) {
+func (c *UDPConn) receiveMsg(b, oob []byte) (r receivedDatagram, oobn, flags int, err error) {
 	c.rd.mu.Lock()
 	defer c.rd.mu.Unlock()
 	if r, err = c.receiveLocked(b, "recvmsg"); err != nil {
@@ -112,7 +112,7 @@ func (c *UDPConn) receiveMsg(b, oob []byte) (r received, oobn, flags int, err er
 }
 
 // message fills in what recvmsg returns besides the bytes. rd.mu is held.
-func (c *UDPConn) message(r *received, oob []byte) (oobn, flags int) {
+func (c *UDPConn) message(r *receivedDatagram, oob []byte) (oobn, flags int) {
 	if r.total > r.n {
 		flags |= syscall.MSG_TRUNC
 	}
@@ -127,7 +127,7 @@ func (c *UDPConn) message(r *received, oob []byte) (oobn, flags int) {
 }
 
 // receive waits for a datagram; call names the system call the host stack would have made.
-func (c *UDPConn) receive(b []byte, call string) (received, error) {
+func (c *UDPConn) receive(b []byte, call string) (receivedDatagram, error) {
 	c.rd.mu.Lock()
 	defer c.rd.mu.Unlock()
 	r, err := c.receiveLocked(b, call)
@@ -137,10 +137,10 @@ func (c *UDPConn) receive(b []byte, call string) (received, error) {
 	return r, nil
 }
 
-func (c *UDPConn) receiveLocked(b []byte, call string) (received, error) {
+func (c *UDPConn) receiveLocked(b []byte, call string) (receivedDatagram, error) {
 	for {
 		if err := c.check(&c.rd); err != nil {
-			return received{}, err
+			return receivedDatagram{}, err
 		}
 		r, terr := c.dequeue(b)
 		switch {
@@ -149,7 +149,7 @@ func (c *UDPConn) receiveLocked(b []byte, call string) (received, error) {
 		case wouldBlock(terr):
 			c.rd.park()
 		default:
-			return received{}, c.orClosedErr(syscallError(call, terr))
+			return receivedDatagram{}, c.orClosedErr(syscallError(call, terr))
 		}
 	}
 }
@@ -169,15 +169,15 @@ func (a endpointEvents) NotifyEvent(mask waiter.EventMask) {
 }
 
 // dequeue removes the oldest datagram, or reports tcpip.ErrWouldBlock. rd.mu is held.
-func (c *UDPConn) dequeue(b []byte) (received, tcpip.Error) {
+func (c *UDPConn) dequeue(b []byte) (receivedDatagram, tcpip.Error) {
 	if c.raddr != nil { // an ICMP error that came back is reported first
 		if terr := c.ep.LastError(); terr != nil {
-			return received{}, terr
+			return receivedDatagram{}, terr
 		}
 	}
 	r, terr := c.rxq.dequeue(b)
 	if terr != nil {
-		return received{}, terr
+		return receivedDatagram{}, terr
 	}
 	if ControlMessages(c.control.Load())&ReceiveSegments != 0 {
 		c.rxq.joinSegments(b, &r)
@@ -190,15 +190,15 @@ func (c *UDPConn) dequeue(b []byte) (received, tcpip.Error) {
 
 // readEndpoint does what dequeue does, for what netstack has delivered, which stays there if it is
 // only peeked at.
-func (c *UDPConn) readEndpoint(b []byte, peek bool) (received, tcpip.Error) {
+func (c *UDPConn) readEndpoint(b []byte, peek bool) (receivedDatagram, tcpip.Error) {
 	c.payload = payloadWriter{buf: b}
 	res, terr := c.ep.Read(&c.payload, tcpip.ReadOptions{NeedRemoteAddr: true, Peek: peek})
 	n := c.payload.n
 	c.payload = payloadWriter{}
 	if terr != nil {
-		return received{}, terr
+		return receivedDatagram{}, terr
 	}
-	r := received{n: n, total: res.Total, from: res.RemoteAddr}
+	r := receivedDatagram{n: n, total: res.Total, from: res.RemoteAddr}
 	if m := &res.ControlMessages; m.HasIPPacketInfo {
 		r.to, r.class, r.ttl = m.PacketInfo.DestinationAddr, m.TOS, m.TTL
 	} else if m.HasIPv6PacketInfo {
@@ -387,7 +387,7 @@ func (q *udpRxQueue) endpointReady() {
 
 // dequeue removes the oldest datagram, or the endpoint's oldest if the queue is empty. conn.rd.mu
 // is held.
-func (q *udpRxQueue) dequeue(buf []byte) (received, tcpip.Error) {
+func (q *udpRxQueue) dequeue(buf []byte) (receivedDatagram, tcpip.Error) {
 	if q.reading.first == nil {
 		if r, terr, ok := q.refill(buf); ok {
 			return r, terr
@@ -395,8 +395,9 @@ func (q *udpRxQueue) dequeue(buf []byte) (received, tcpip.Error) {
 	}
 	m, payload := q.reading.next()
 	q.charged.Add(-charge(len(payload)))
-	r := received{n: copy(buf, payload), total: len(payload), to: m.to, class: m.class, ttl: m.ttl,
-		stamps: m.stamps, from: tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}}
+	r := receivedDatagram{n: copy(buf, payload), total: len(payload), to: m.to, class: m.class,
+		ttl: m.ttl, stamps: m.stamps,
+		from: tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}}
 	q.reading.drop()
 	return r, nil
 }
@@ -409,7 +410,7 @@ const maxJoined = 64
 // by the rules of Linux's GRO (net/ipv4/udp_offload.c udp_gro_receive_segment): each has the same
 // addresses, ports, class and time to live, and the same size but for the last, which may be
 // shorter. What b has no room for is left. conn.rd.mu is held.
-func (q *udpRxQueue) joinSegments(b []byte, r *received) {
+func (q *udpRxQueue) joinSegments(b []byte, r *receivedDatagram) {
 	size, room := r.n, min(len(b), maxPayload4)
 	if size == 0 || r.total != size || r.segment != 0 {
 		return
@@ -422,7 +423,7 @@ func (q *udpRxQueue) joinSegments(b []byte, r *received) {
 			return
 		}
 		m, payload := q.reading.next()
-		next := received{total: len(payload), to: m.to, class: m.class, ttl: m.ttl,
+		next := receivedDatagram{total: len(payload), to: m.to, class: m.class, ttl: m.ttl,
 			from: tcpip.FullAddress{NIC: nicID, Addr: m.from, Port: m.port}}
 		if !r.joins(&next, size, room) {
 			return
@@ -441,7 +442,7 @@ func (q *udpRxQueue) joinSegments(b []byte, r *received) {
 }
 
 // joinEndpoint does what joinSegments does, for what netstack has delivered. conn.rd.mu is held.
-func (c *UDPConn) joinEndpoint(b []byte, r *received) {
+func (c *UDPConn) joinEndpoint(b []byte, r *receivedDatagram) {
 	size, room := r.n, min(len(b), maxPayload4)
 	if size == 0 || r.total != size {
 		return
@@ -467,14 +468,14 @@ func (c *UDPConn) joinEndpoint(b []byte, r *received) {
 }
 
 // joins reports whether next can be read with r, whose datagrams are of this size, in so much room.
-func (r *received) joins(next *received, size, room int) bool {
+func (r *receivedDatagram) joins(next *receivedDatagram, size, room int) bool {
 	return next.total > 0 && next.total <= min(size, room-r.n) && next.from == r.from &&
 		next.to == r.to && next.class == r.class && next.ttl == r.ttl
 }
 
 // join adds next, of one datagram or of several of the size, to r, and reports whether nothing can
 // be behind it.
-func (r *received) join(next *received, size int) (last bool) {
+func (r *receivedDatagram) join(next *receivedDatagram, size int) (last bool) {
 	r.n += next.total
 	r.total, r.segment = r.n, size
 	return next.total%size != 0
@@ -489,7 +490,7 @@ func (q *udpRxQueue) takeIncoming() {
 
 // refill moves incoming to reading. If incoming is empty, it reads the endpoint instead: ok is
 // true, and r and terr are the endpoint's.
-func (q *udpRxQueue) refill(buf []byte) (r received, terr tcpip.Error, ok bool) {
+func (q *udpRxQueue) refill(buf []byte) (r receivedDatagram, terr tcpip.Error, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.reading, q.incoming = q.incoming, datagramQueue{}
@@ -814,8 +815,8 @@ type replyPath struct {
 	uses      uint32 // how many pairs have been here
 	from, to  tcpip.Address
 	peer, own netip.Addr
-	path      *path  // nil: not looked for
-	epoch     uint64 // of the stack when it was found
+	path      *peerPath // nil: not looked for
+	epoch     uint64    // of the stack when it was found
 	template  *headerTemplate
 	batch     uint64 // of the shard, in which the template was looked at
 }

@@ -23,13 +23,13 @@ const maxRoutes = 4096
 // and neighbour lookup take three times as long as the rest of sending a datagram.
 type routeCache struct {
 	mu     sync.RWMutex
-	routes map[routeKey]*path // guarded by mu
-	epoch  uint64             // of the stack when routes were found; guarded by mu
-	closed bool               // guarded by mu
+	routes map[routeKey]*peerPath // guarded by mu
+	epoch  uint64                 // of the stack when routes were found; guarded by mu
+	closed bool                   // guarded by mu
 }
 
-// path describes a route and the header template of datagrams that take it.
-type path struct {
+// peerPath describes a route and the header template of datagrams that take it.
+type peerPath struct {
 	route    *gstack.Route
 	template atomic.Pointer[headerTemplate]
 }
@@ -39,7 +39,7 @@ type routeKey struct {
 }
 
 // use calls send with the route for key. Routes are released only while nobody is in use.
-func (r *routeCache) use(s *Stack, key routeKey, send func(*path) tcpip.Error) tcpip.Error {
+func (r *routeCache) use(s *Stack, key routeKey, send func(*peerPath) tcpip.Error) tcpip.Error {
 	for range 2 {
 		if err, ok := r.try(s, key, send); ok {
 			return err
@@ -55,11 +55,12 @@ func (r *routeCache) use(s *Stack, key routeKey, send func(*path) tcpip.Error) t
 		return err
 	}
 	defer route.Release()
-	return send(&path{route: route})
+	return send(&peerPath{route: route})
 }
 
 // try sends if there is a cached route that still works.
-func (r *routeCache) try(s *Stack, key routeKey, send func(*path) tcpip.Error) (tcpip.Error, bool) {
+func (r *routeCache) try(s *Stack, key routeKey,
+	send func(*peerPath) tcpip.Error) (tcpip.Error, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	p := r.routes[key]
@@ -86,10 +87,10 @@ func (r *routeCache) find(s *Stack, key routeKey) tcpip.Error {
 	}
 	if r.epoch != epoch || r.routes == nil {
 		r.release()
-		r.routes, r.epoch = make(map[routeKey]*path), epoch
+		r.routes, r.epoch = make(map[routeKey]*peerPath), epoch
 	}
 	r.evict(key)
-	r.routes[key] = &path{route: route}
+	r.routes[key] = &peerPath{route: route}
 	return nil
 }
 
@@ -287,7 +288,7 @@ type datagramLink interface {
 }
 
 // sendDirect sends b with the path's template; false if there is none, or the link cannot send it.
-func (c *UDPConn) sendDirect(p *path, b []byte, to uint16, o *sendOptions) (tcpip.Error, bool) {
+func (c *UDPConn) sendDirect(p *peerPath, b []byte, to uint16, o *sendOptions) (tcpip.Error, bool) {
 	h := p.freshTemplate(header.UDPMinimumSize+len(b), c.stack.moment())
 	if h == nil {
 		return nil, false
@@ -316,7 +317,7 @@ func (s *Stack) moment() moment {
 
 // freshTemplate returns the template for a datagram of n bytes, its header included, or nil if the
 // datagram has to go through netstack.
-func (p *path) freshTemplate(n int, now moment) *headerTemplate {
+func (p *peerPath) freshTemplate(n int, now moment) *headerTemplate {
 	h := p.template.Load()
 	if h == nil || n > h.limit || h.mtus != now.mtus || h.moves != now.moves ||
 		now.Sub(h.built) > templateLifetime {

@@ -58,15 +58,15 @@ func (c *UDPConn) WriteToUDPAddrPort(b []byte, addr netip.AddrPort) (int, error)
 		err = c.send(b, to, c.source(to), "sendto", c.ownOptions())
 	}
 	if err != nil {
-		return 0, c.writeError(addrPort{addr}, err)
+		return 0, c.writeError(netAddrPort{addr}, err)
 	}
 	return len(b), nil
 }
 
-// addrPort is the net.Addr package net puts into errors of the netip methods.
-type addrPort struct{ netip.AddrPort }
+// netAddrPort is the net.Addr package net puts into errors of the netip methods.
+type netAddrPort struct{ netip.AddrPort }
 
-func (addrPort) Network() string { return "udp" }
+func (netAddrPort) Network() string { return "udp" }
 
 // WriteMsgUDP is WriteTo, or Write if addr is nil. oob may have control messages of Linux's form:
 // IP_PKTINFO and IPV6_PKTINFO name the source address; IP_TOS, IPV6_TCLASS, IP_TTL and
@@ -102,7 +102,7 @@ func (c *UDPConn) WriteMsgUDPAddrPort(b, oob []byte, addr netip.AddrPort) (n, oo
 		err = c.sendMsg(b, oob, to, waitForRate)
 	}
 	if err != nil {
-		return 0, 0, c.writeError(addrPort{addr}, err)
+		return 0, 0, c.writeError(netAddrPort{addr}, err)
 	}
 	return len(b), len(oob), nil
 }
@@ -259,7 +259,7 @@ func (c *UDPConn) dispatch(b []byte, to tcpip.FullAddress, from tcpip.Address, c
 	default:
 		return c.sendEndpoint(b, to, call)
 	}
-	terr := c.routes.use(c.stack, routeKey{from, to.Addr}, func(p *path) tcpip.Error {
+	terr := c.routes.use(c.stack, routeKey{from, to.Addr}, func(p *peerPath) tcpip.Error {
 		if o.segment != 0 {
 			return c.sendSegments(p, b, to.Port, o)
 		}
@@ -324,7 +324,7 @@ func (s *Stack) isGroup(a tcpip.Address) bool {
 }
 
 // transmit sends a datagram on a path: directly if the path has a template, else through netstack.
-func (c *UDPConn) transmit(p *path, b []byte, port uint16, o *sendOptions) tcpip.Error {
+func (c *UDPConn) transmit(p *peerPath, b []byte, port uint16, o *sendOptions) tcpip.Error {
 	if c.stack.datagrams == nil || o.stamps != 0 {
 		return c.write(p.route, b, port, o)
 	}
@@ -605,16 +605,16 @@ func (c *UDPConn) PathMTU() (int, error) {
 }
 
 // datagramRoom is payload as the socket goes by it.
-func (c *UDPConn) datagramRoom(r *gstack.Route) room {
+func (c *UDPConn) datagramRoom(r *gstack.Route) payloadRoom {
 	if PathMTUDiscovery(c.discovery.Load()) == PathMTUProbe {
-		return room{int(r.MTU()), nil}
+		return payloadRoom{int(r.MTU()), nil}
 	}
 	return c.stack.icmp.mtus.payload(r)
 }
 
 // mayBeFragmented reports whether what fits a path is sent without "don't fragment". IPv6 has no
 // such flag.
-func (c *UDPConn) mayBeFragmented(r *gstack.Route, path room) bool {
+func (c *UDPConn) mayBeFragmented(r *gstack.Route, path payloadRoom) bool {
 	return r.NetProto() == ipv4Protocol &&
 		(PathMTUDiscovery(c.discovery.Load()) == PathMTUDont ||
 			path.path != nil && path.path.fragment)
@@ -652,7 +652,7 @@ func (c *UDPConn) hasSentTo(m *icmpMessage) bool {
 // writeFragments sends a datagram in fragments of a path that takes less than the interface does,
 // for which netstack has no means. The datagram has its checksum: a NIC cannot compute that of
 // fragments.
-func (c *UDPConn) writeFragments(r *gstack.Route, b []byte, port uint16, path room,
+func (c *UDPConn) writeFragments(r *gstack.Route, b []byte, port uint16, path payloadRoom,
 	o *sendOptions) tcpip.Error {
 	datagram := make([]byte, header.UDPMinimumSize+len(b))
 	h := header.UDP(datagram)

@@ -116,7 +116,7 @@ func (c *UDPConn) putStamp(b, oob []byte, s *sentStamp, report TimestampFlags) (
 		flags |= syscall.MSG_TRUNC
 	}
 	w := controlWriter{b: oob}
-	var data [timestamps]byte
+	var data [timestampsLen]byte
 	switch {
 	case s.byNIC && report&TimestampRawHardware != 0:
 		putTimespec(data[32:], s.at)
