@@ -189,3 +189,19 @@ func (o *openConns) restartSlowStart() {
 		}
 	}
 }
+
+// delivered says whether a TCP connection that the program has closed waits for the peer's FIN, or
+// for nothing but the time. Those that the program holds are held.
+func delivered(e gstack.TransportEndpoint, held map[tcpip.Endpoint]*TCPConn) bool {
+	ep, ok := e.(*tcp.Endpoint)
+	if !ok {
+		return false
+	}
+	switch tcp.EndpointState(ep.State()) {
+	case tcp.StateTimeWait:
+		return true
+	case tcp.StateFinWait2:
+		return held[ep] == nil
+	}
+	return false
+}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -170,22 +169,6 @@ func unflushed(ep tcpip.Endpoint) bool {
 	switch tcp.EndpointState(ep.State()) {
 	case tcp.StateFinWait1, tcp.StateClosing, tcp.StateLastAck:
 		return true
-	}
-	return false
-}
-
-// delivered says whether a TCP connection that the program has closed waits for the peer's FIN, or
-// for nothing but the time. Those that the program holds are held.
-func delivered(e gstack.TransportEndpoint, held map[tcpip.Endpoint]*TCPConn) bool {
-	ep, ok := e.(*tcp.Endpoint)
-	if !ok {
-		return false
-	}
-	switch tcp.EndpointState(ep.State()) {
-	case tcp.StateTimeWait:
-		return true
-	case tcp.StateFinWait2:
-		return held[ep] == nil
 	}
 	return false
 }

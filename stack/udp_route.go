@@ -334,6 +334,25 @@ func (c *UDPConn) fillHeaders(h *headerTemplate, out *[maxHeaders]byte, to uint1
 	return headers
 }
 
+// hasSentTo reports whether the socket may have sent the datagram that m is about.
+func (c *UDPConn) hasSentTo(m *icmpMessage) bool {
+	if c.raddr != nil {
+		return true // m is about its peer
+	}
+	if c.routes.knows(m.remote) {
+		return true
+	}
+	if !c.shared() {
+		return false
+	}
+	for _, other := range c.stack.conns.sharing(c) {
+		if other.routes.knows(m.remote) {
+			return true
+		}
+	}
+	return false
+}
+
 // mark gives headers the class and time to live that o has.
 func (h *headerTemplate) mark(headers []byte, o *sendOptions) {
 	if o.class != 0 {

@@ -630,25 +630,6 @@ func (c *UDPConn) exceedsLink(b []byte, to tcpip.FullAddress) bool {
 	return ok && headers+header.UDPMinimumSize+len(b) > int(info.MTU)
 }
 
-// hasSentTo reports whether the socket may have sent the datagram that m is about.
-func (c *UDPConn) hasSentTo(m *icmpMessage) bool {
-	if c.raddr != nil {
-		return true // m is about its peer
-	}
-	if c.routes.knows(m.remote) {
-		return true
-	}
-	if !c.shared() {
-		return false
-	}
-	for _, other := range c.stack.conns.sharing(c) {
-		if other.routes.knows(m.remote) {
-			return true
-		}
-	}
-	return false
-}
-
 // writeFragments sends a datagram in fragments of a path that takes less than the interface does,
 // for which netstack has no means. The datagram has its checksum: a NIC cannot compute that of
 // fragments.
