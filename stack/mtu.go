@@ -19,7 +19,7 @@ const (
 
 // linkMTU decides how long the packets of a stack are. That is the least of
 //
-//	the link's         of what carries the frames, whose netdev may get another at any time
+//	the link's         of the uplink, whose netdev may get another at any time
 //	NIC.MTU            if the program has set it
 //	a DHCP lease's     option 26; IPv6 keeps 1280
 //	an advertisement's for IPv6 only (RFC 4861 section 6.3.4); forgotten when the link's changes,
@@ -102,7 +102,7 @@ func (s *Stack) NetdevMTU() (mtu int) {
 	return mtu
 }
 
-// follow takes the MTU of what carries the frames into use.
+// follow takes the uplink's MTU into use.
 func (m *linkMTU) follow() {
 	s := m.stack
 	if s.link == nil {

@@ -578,7 +578,7 @@ func (s *Stack) Device() *dv.Device { return s.uplink.Device() }
 // Devices returns the RDMA devices underneath, of a bond all, in its order.
 func (s *Stack) Devices() []*dv.Device { return s.uplink.Devices() }
 
-// LinkStatus says what carries the stack's frames, and what has become of its device; the zero
+// LinkStatus says what the uplink is, and what has become of its device; the zero
 // value if the stack ends with its device, or was made by [New].
 func (s *Stack) LinkStatus() failover.Status {
 	return s.uplink.Status()

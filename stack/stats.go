@@ -28,7 +28,7 @@ type Stats struct {
 	LinkUp      bool
 	LinkChanges uint64
 
-	// MTUChanges of what carries the frames.
+	// MTUChanges of the uplink.
 	MTUChanges uint64
 
 	// Link: packets and bytes that netstack exchanged with the link, and frames of a type it does

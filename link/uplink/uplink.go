@@ -369,9 +369,9 @@ func (u *Uplink) WatchMAC() (MACSource, error) {
 	return watchMAC(u.id)
 }
 
-// carrier returns what carries the frames: the link that outlives its device, once that is kept,
+// current returns what the uplink is now: the link that outlives its device, once that is kept,
 // else the device. Goroutines that look after addresses may ask for it before.
-func (u *Uplink) carrier() failover.Device {
+func (u *Uplink) current() failover.Device {
 	if kept := u.kept.Load(); kept != nil {
 		return kept
 	}
@@ -381,25 +381,25 @@ func (u *Uplink) carrier() failover.Device {
 // IsKept reports whether the uplink outlives its device.
 func (u *Uplink) IsKept() bool { return u != nil && u.kept.Load() != nil }
 
-// LinkUp reports whether what carries the frames has a link.
-func (u *Uplink) LinkUp() bool { return u == nil || u.carrier().LinkUp() }
+// LinkUp reports whether the uplink has a link.
+func (u *Uplink) LinkUp() bool { return u == nil || u.current().LinkUp() }
 
 // LinkChanged returns the channel that has a token after a change of LinkUp, for one reader.
-func (u *Uplink) LinkChanged() <-chan struct{} { return u.carrier().LinkChanged() }
+func (u *Uplink) LinkChanged() <-chan struct{} { return u.current().LinkChanged() }
 
-// MTUChanged returns the channel that has a token when what carries the frames has another MTU;
+// MTUChanged returns the channel that has a token when the uplink has another MTU;
 // nil: it never does.
 func (u *Uplink) MTUChanged() <-chan struct{} {
-	if t, ok := u.carrier().(interface{ MTUChanged() <-chan struct{} }); ok {
+	if t, ok := u.current().(interface{ MTUChanged() <-chan struct{} }); ok {
 		return t.MTUChanged()
 	}
 	return nil
 }
 
-// Done returns the channel that is closed once nothing carries frames; Err says why.
-func (u *Uplink) Done() <-chan struct{} { return u.carrier().Done() }
+// Done returns the channel that is closed once the uplink has ended; Err says why.
+func (u *Uplink) Done() <-chan struct{} { return u.current().Done() }
 
-func (u *Uplink) Err() error { return u.carrier().Err() }
+func (u *Uplink) Err() error { return u.current().Err() }
 
 // LinkState returns LinkUp, and how often that has changed.
 func (u *Uplink) LinkState() (up bool, changes uint64) {
@@ -481,12 +481,12 @@ func (u *Uplink) atWork() any {
 	return u.nic
 }
 
-// Close closes what carries the frames. The endpoint must not work any more.
+// Close closes the uplink. The endpoint must not work any more.
 func (u *Uplink) Close() error {
-	if u == nil || u.carrier() == nil {
+	if u == nil || u.current() == nil {
 		return nil
 	}
-	err := u.carrier().Close()
+	err := u.current().Close()
 	if u.watcher != nil {
 		err = errors.Join(err, u.watcher.Close())
 	}

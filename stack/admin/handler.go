@@ -52,7 +52,7 @@ type Info struct {
 	MAC       string         `json:"mac"`
 	Addresses []netip.Prefix `json:"addresses"`
 	MTU       int            `json:"mtu"`
-	// Backend says what carries the frames now: rings, packet or none; link if the stack was made
+	// Backend says what the uplink is now: rings, packet or none; link if the stack was made
 	// by stack.New.
 	Backend string `json:"backend"`
 	About   string `json:"about,omitempty"`

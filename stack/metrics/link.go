@@ -12,7 +12,7 @@ func (p *page) writeLink(st *stack.Stack) {
 	p.family(gauge, "netdev_mtu_bytes",
 		"The MTU of the rings' netdev; rings may take less. 0 without rings.",
 		of(uint64(st.NetdevMTU())))
-	count("mtu_changes_total", "Times that the MTU of what carries the frames changed.",
+	count("mtu_changes_total", "Times that the MTU of the uplink changed.",
 		s.MTUChanges)
 	count("rx_spread_refused_total",
 		"Times that a device did not spread flows over another number of queues.", l.SpreadRefused)
@@ -88,17 +88,17 @@ func (p *page) writeDropped(st *stack.Stack, r rings) {
 		of(l.TxBacklogDropped, "reason", "backlog"), of(l.None.TxFrames, "reason", "no_backend"))
 }
 
-// backends are the words for what carries the frames; link: one that stack.New was given.
+// backends are the words for what an uplink is; link: one that stack.New was given.
 var backends = []string{"rings", "packet", "xdp", "none", "link"}
 
-// writeBackend writes what carries the frames now, and what became of the device.
+// writeBackend writes what the uplink is now, and what became of the device.
 func (p *page) writeBackend(st *stack.Stack) {
 	now := BackendOf(st)
 	var all []sample
 	for _, b := range backends {
 		all = append(all, truth(b == now, "backend", b))
 	}
-	p.family(gauge, "backend_info", "1 for what carries the frames now, 0 for the others.", all...)
+	p.family(gauge, "backend_info", "1 for what the uplink is now, 0 for the others.", all...)
 	f := st.FailoverStats()
 	p.family(counter, "device_losses_total", "Losses of the device, by who told first.",
 		of(f.Failed, "cause", "failed"), of(f.Removed, "cause", "removed"))
@@ -123,16 +123,16 @@ func (p *page) writeBackend(st *stack.Stack) {
 		fraction(float64(f.DarkMilliseconds)/1000))
 }
 
-// writeSwitches writes how often what carries the frames has changed.
+// writeSwitches writes how often the uplink has changed.
 func (p *page) writeSwitches(all []stack.BackendSwitch) {
 	var samples []sample
 	for _, b := range all {
 		samples = append(samples, of(b.Count, "from", b.From, "to", b.To, "cause", b.Cause))
 	}
-	p.family(counter, "backend_switches_total", "Changes of what carries the frames.", samples...)
+	p.family(counter, "backend_switches_total", "Changes of the uplink.", samples...)
 }
 
-// BackendOf says what carries the frames: rings, packet, xdp, none, or a link that stack.New was
+// BackendOf says what the uplink is: rings, packet, xdp, none, or a link that stack.New was
 // given.
 func BackendOf(st *stack.Stack) string {
 	link, port := st.LinkStatus(), st.PacketPort()

@@ -122,7 +122,7 @@ func ofPackets(name string, s packet.Stats) rings {
 // writeRings writes what the queues count.
 func (p *page) writeRings(r rings) {
 	if r.info != nil {
-		p.family(gauge, "device_info", "1, with what carries the frames in labels.",
+		p.family(gauge, "device_info", "1, with what the uplink is in labels.",
 			of(1, r.info...))
 	}
 	if r.registered > 0 {
