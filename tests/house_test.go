@@ -9,8 +9,9 @@ import (
 // most holds the ratchets of the tree: what make house prints may fall below a figure, never rise
 // above it. Whoever makes a figure smaller lowers its entry in the same commit.
 var most = struct {
-	stackMethods, stackFields, stackFiles, packageFiles, knobs, causativeHas, productLines int
-	oneWord, definitions                                                                   float64
+	stackMethods, stackFields, stackFiles, packageFiles, knobs int
+	causativeHas, productLines, pageWords                      int
+	oneWord, definitions                                       float64
 }{
 	stackMethods: 79,
 	stackFields:  29,
@@ -19,6 +20,7 @@ var most = struct {
 	knobs:        55,
 	causativeHas: 0,
 	productLines: 113_874,
+	pageWords:    2_000,
 	oneWord:      23.6,
 	definitions:  8.5,
 }
@@ -42,6 +44,8 @@ func TestHouse(t *testing.T) {
 		{"options of stack.Config", f.Knobs, most.knobs, "choose a default instead"},
 		{`comments "X has ... <participle>"`, f.CausativeHas, most.causativeHas, "begin with a verb"},
 		{"lines of the product", f.ProductLines, most.productLines, "delete what is not used"},
+		{"words of docs/performance.md", f.PerformanceWords, most.pageWords,
+			"move what is behind the figures to docs/perf-log"},
 	} {
 		if tt.now > tt.most {
 			t.Errorf("%s: %d, at most %d: %s", tt.what, tt.now, tt.most, tt.cure)

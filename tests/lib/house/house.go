@@ -5,6 +5,7 @@ package house
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -26,6 +27,8 @@ type Figures struct {
 	LargestPackage string // the folder with the most files
 	LargestFiles   int    // files in it
 	LongestFile    int    // lines
+
+	PerformanceWords int // in the page of performance; 0 if there is none
 
 	StackMethods int // methods of stack.Stack
 	StackFields  int // fields of stack.Stack
@@ -94,6 +97,11 @@ func Count(root string) (Figures, error) {
 	}
 	t.StackMethods, t.StackFields, t.StackFiles = t.object("stack", "Stack")
 	t.Knobs = t.knobs("stack", "Config", map[string]bool{})
+	page, err := os.ReadFile(filepath.Join(root, "docs", "performance.md"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Figures{}, err
+	}
+	t.PerformanceWords = len(bytes.Fields(page))
 	return t.Figures, nil
 }
 
