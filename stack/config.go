@@ -378,9 +378,9 @@ const (
 	orphanRate = 4 << 10
 	// leastMaxMemory gives the least TCPOptions.MaxMemory, in bytes.
 	leastMaxMemory = 64 << 10
-	// defaultMaxOutage is Config.Uplink.MaxOutage if that is 0.
+	// defaultMaxOutage stands for a Config.Uplink.MaxOutage of 0.
 	defaultMaxOutage = 2 * time.Minute
-	// timeWaitSize is about what netstack needs for a connection in TIME-WAIT, in bytes.
+	// timeWaitSize gives roughly what netstack needs for a connection in TIME-WAIT, in bytes.
 	timeWaitSize = 6 << 10
 	// timeWaitShare gives the default of TCPOptions.MaxTimeWait: what takes that share of the
 	// memory.
@@ -894,7 +894,7 @@ func defaultMaxTimeWait(available int64) int {
 
 // Predecessor describes a process whose place this one is about to take.
 type Predecessor struct {
-	// PID is its process.
+	// PID names its process.
 	PID int
 	// MAC and Addresses are what its stack has.
 	MAC       net.HardwareAddr

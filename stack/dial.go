@@ -146,14 +146,14 @@ func (s *Stack) orClosed(err error) error {
 	return err
 }
 
-// DialUDP is net.DialUDP: a connected socket that talks to raddr only and learns of its ICMP
-// errors. If laddr is nil, local address and port are chosen.
+// DialUDP does what net.DialUDP does: a connected socket that talks to raddr only and learns of its
+// ICMP errors. If laddr is nil, local address and port are chosen.
 func (s *Stack) DialUDP(network string, laddr, raddr *net.UDPAddr) (*UDPConn, error) {
 	return s.Dialer().dialUDP(network, laddr, raddr)
 }
 
-// HTTPTransport is http.DefaultTransport with this stack's DialContext instead of the host's, and
-// without the host's proxy settings. Each call returns a new one with its own idle connections.
+// HTTPTransport returns http.DefaultTransport with this stack's DialContext instead of the host's,
+// and without the host's proxy settings. Each call returns a new one with its own idle connections.
 func (s *Stack) HTTPTransport() *http.Transport {
 	base, ok := http.DefaultTransport.(*http.Transport)
 	if !ok { // a program may have replaced it
@@ -517,8 +517,8 @@ func (d *Dialer) dialKernel(ctx context.Context, network string, t resolvedAddr)
 	return d.stack.host.Dial(ctx, &by, network, net.JoinHostPort(host, strconv.Itoa(t.port)))
 }
 
-// DialUDP is net.Dialer.DialUDP: Stack.DialUDP with d's options. A context that is done, or a
-// deadline that has passed, fails it.
+// DialUDP does what net.Dialer.DialUDP does: Stack.DialUDP with d's options. A context that is
+// done, or a deadline that has passed, fails it.
 func (d *Dialer) DialUDP(ctx context.Context, network string,
 	laddr, raddr netip.AddrPort) (*UDPConn, error) {
 	ctx, cancel := d.bound(ctx)

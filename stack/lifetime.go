@@ -11,7 +11,7 @@ import (
 
 // lifetime says how far a stack has come.
 type lifetime struct {
-	// live is held for reading while an endpoint comes into being and for writing by Close, so
+	// live guards the end of the stack: what makes an endpoint reads under it, Close writes, so
 	// that Close sees every endpoint.
 	live   sync.RWMutex
 	closed atomic.Bool
@@ -70,7 +70,7 @@ type outage struct {
 	count atomic.Uint64 // of such outages
 }
 
-// begin is the moment the limit is reached. A second call does nothing.
+// begin notes that the limit is reached. A second call does nothing.
 func (o *outage) begin() {
 	if !o.now.Swap(true) {
 		o.count.Add(1)
@@ -87,7 +87,7 @@ func (o *outage) refuse(call string) error {
 	return nil
 }
 
-// since is ENETDOWN if the limit has been reached since count was n.
+// since returns ENETDOWN if the limit has been reached since count was n.
 func (o *outage) since(n uint64) error {
 	if o.count.Load() != n {
 		return syscall.ENETDOWN

@@ -240,7 +240,7 @@ type heldACKs struct {
 	told sentCounts         // what is held is not in them
 }
 
-// sentCounts are the counters that netstack counts held ACKs in.
+// sentCounts holds the counters that netstack counts held ACKs in.
 type sentCounts struct{ packets, bytes, ip, segments highWater }
 
 // without returns those counters, by name, without the ACKs that are held or never sent. netstack
@@ -258,7 +258,7 @@ func (t *sentCounts) without(acks rdma.ACKStats, c tcpip.Stats) map[string]uint6
 	}
 }
 
-// highWater is the highest value told of a counter. Any goroutine may use it.
+// highWater keeps the highest value told of a counter. Any goroutine may use it.
 type highWater struct{ told atomic.Uint64 }
 
 // rise returns n, or what was told before if that is more.

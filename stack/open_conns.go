@@ -12,7 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// openConns has the connections and UDP sockets that the program holds. Its mutex is held for an
+// openConns keeps the connections and UDP sockets that the program holds. Its mutex is held for an
 // entry or a lookup, and for a copy of all connections, which are in a list: a table would take
 // three times the memory.
 type openConns struct {
@@ -168,7 +168,7 @@ func (o *openConns) socket(ep tcpip.Endpoint) *UDPConn {
 	return o.udp[ep]
 }
 
-// wakeWriters has every write in progress try again.
+// wakeWriters makes every write in progress try again.
 func (o *openConns) wakeWriters() {
 	for _, c := range o.streams() {
 		c.wr.NotifyEvent(waiter.EventOut)

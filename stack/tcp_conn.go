@@ -798,7 +798,7 @@ func (c *TCPConn) set(change func()) error {
 	return nil
 }
 
-// check is connState's, and ENETDOWN once an outage has ended the connection.
+// check returns what connState's does, and ENETDOWN once an outage has ended the connection.
 func (c *TCPConn) check(d *ioSide) error {
 	if err := c.connState.check(d); err != nil {
 		return err
@@ -806,7 +806,7 @@ func (c *TCPConn) check(d *ioSide) error {
 	return c.stack.outage.since(c.outages)
 }
 
-// orClosedErr is connState's, and ENETDOWN once an outage has ended the connection.
+// orClosedErr returns what connState's does, and ENETDOWN once an outage has ended the connection.
 func (c *TCPConn) orClosedErr(err error) error {
 	if down := c.stack.outage.since(c.outages); down != nil {
 		err = down

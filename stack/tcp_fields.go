@@ -16,7 +16,7 @@ import (
 // those of a window and queue of 4,200 packets of which each second one is lost.
 const moreRanges = 2000
 
-// fieldPlace is where a struct has a field. The zero value is nowhere: it reads as 0.
+// fieldPlace tells where a struct keeps a field. The zero value stands for nowhere: it reads as 0.
 type fieldPlace struct {
 	index []int
 	kind  reflect.Type

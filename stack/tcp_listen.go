@@ -403,8 +403,8 @@ type ListenConfig struct {
 // ListenConfig returns a ListenConfig of this stack with every option at its default.
 func (s *Stack) ListenConfig() *ListenConfig { return &ListenConfig{stack: s} }
 
-// ListenUDP is net.ListenUDP: a nil laddr, or one without IP, is the wildcard; port 0 is any free
-// one.
+// ListenUDP does what net.ListenUDP does: a nil laddr, or one without IP, is the wildcard; port 0
+// is any free one.
 func (s *Stack) ListenUDP(network string, laddr *net.UDPAddr) (*UDPConn, error) {
 	return s.ListenConfig().listenUDP(network, laddr)
 }

@@ -164,7 +164,7 @@ func (o *orphans) addClosed(ep tcpip.Endpoint, cfg *Config) bool {
 	return o.add(ep, cfg.TCP.OrphanTimeout+slow/time.Duration(cfg.orphanRate))
 }
 
-// unflushed are the states in which data or our FIN may be on its way.
+// unflushed reports whether data or our FIN may be on its way in ep's state.
 func unflushed(ep tcpip.Endpoint) bool {
 	switch tcp.EndpointState(ep.State()) {
 	case tcp.StateFinWait1, tcp.StateClosing, tcp.StateLastAck:

@@ -22,7 +22,7 @@ const (
 	maxVainStarts   = 1
 	// slowStartSweep says how often connections that write more than their window are looked at.
 	slowStartSweep = 300 * time.Millisecond
-	// sampledRound is the shortest round trip that HyStart is right about: netstack knows round
+	// sampledRound gives the shortest round trip that HyStart is right about: netstack knows round
 	// trips in milliseconds.
 	sampledRound = 2 * time.Millisecond
 	// pacedRound gives the shortest round trip of connections that are kept to the rate of their

@@ -120,7 +120,7 @@ func TestRecoveryRoom(t *testing.T) {
 		r.countUp(una + lostSize - 1)
 		pipe := r.pipe()
 		r.counter.CountResend(uint32(una) + lostSize)
-		// One is in flight, which counts twice. Five more may be.
+		// One segment counts twice. Five more may leave.
 		if got := r.window() - pipe; got != firstResends {
 			t.Errorf("from %d: %d in flight by netstack, window %d", una, pipe, r.window())
 		}

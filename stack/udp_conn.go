@@ -1176,7 +1176,7 @@ func (c *UDPConn) writeSegments(p *peerPath, b []byte, port uint16, o *sendOptio
 	return c.writeScratch(s, 1) * len(b)
 }
 
-// SetTrafficClass is TCPConn.SetTrafficClass for datagrams.
+// SetTrafficClass does for datagrams what TCPConn.SetTrafficClass does for segments.
 func (c *UDPConn) SetTrafficClass(class int) error {
 	if class < 0 || class > 255 {
 		return &net.OpError{Op: "set", Net: c.network, Addr: c.laddr, Err: badClass(class)}

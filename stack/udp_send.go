@@ -63,7 +63,7 @@ func (c *UDPConn) WriteToUDPAddrPort(b []byte, addr netip.AddrPort) (int, error)
 	return len(b), nil
 }
 
-// netAddrPort is the net.Addr package net puts into errors of the netip methods.
+// netAddrPort stands for the net.Addr that package net puts into errors of the netip methods.
 type netAddrPort struct{ netip.AddrPort }
 
 func (netAddrPort) Network() string { return "udp" }
@@ -604,7 +604,7 @@ func (c *UDPConn) PathMTU() (int, error) {
 	return c.stack.icmp.mtus.payload(r).limit + ipHeaderLen(r), nil
 }
 
-// datagramRoom is payload as the socket goes by it.
+// datagramRoom tells payload as the socket goes by it.
 func (c *UDPConn) datagramRoom(r *gstack.Route) payloadRoom {
 	if PathMTUDiscovery(c.discovery.Load()) == PathMTUProbe {
 		return payloadRoom{int(r.MTU()), nil}

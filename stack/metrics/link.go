@@ -88,7 +88,7 @@ func (p *page) writeDropped(st *stack.Stack, r rings) {
 		of(l.TxBacklogDropped, "reason", "backlog"), of(l.None.TxFrames, "reason", "no_backend"))
 }
 
-// backends are the words for what an uplink is; link: one that stack.New was given.
+// backends lists the words for what an uplink is; link: one that stack.New was given.
 var backends = []string{"rings", "packet", "xdp", "none", "link"}
 
 // writeBackend writes what the uplink is now, and what became of the device.

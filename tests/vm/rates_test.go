@@ -68,7 +68,7 @@ func TestUserRates(t *testing.T) {
 	}
 }
 
-// sendLog is the hook of a NIC that keeps the time of each frame that a program's queue sends.
+// sendLog hooks into a NIC and keeps the time of each frame that a program's queue sends.
 type sendLog struct {
 	clock *heldClock
 	mu    sync.Mutex
@@ -123,7 +123,7 @@ func (c *heldClock) passUntil(t *testing.T, l *sendLog, n int) {
 	}
 }
 
-// keepsRate has the guest send frames of 1000 bytes through a queue of so many bits per second, and
+// keepsRate makes the guest send frames of 1000 bytes through a queue of so many bit/s, and
 // looks at the NIC's time of each.
 func (w *world) keepsRate(t *testing.T, c *heldClock, rate uint64) {
 	t.Helper()

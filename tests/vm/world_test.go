@@ -326,7 +326,7 @@ func (w *world) eventually(t *testing.T, what func() string, ok func() bool) {
 	eventuallyWithin(t, func() time.Duration { return patience + waited() }, what, ok)
 }
 
-// eventuallyWithin is eventually with a limit that may grow meanwhile.
+// eventuallyWithin does what eventually does, with a limit that may grow meanwhile.
 func eventuallyWithin(t *testing.T, limit func() time.Duration, what func() string,
 	ok func() bool) {
 	t.Helper()

@@ -35,7 +35,7 @@ func (l *Log) tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// line is the host's end of a serial line; it records when data last arrived, and the last of it.
+// line holds the host's end of a serial line; it records when data last arrived, and its end.
 type line struct {
 	net.Conn
 	heard atomic.Int64 // Unix nanoseconds
@@ -45,7 +45,7 @@ type line struct {
 	last []byte     // up to lineTail bytes
 }
 
-// lineTail is how much of what came by a serial line goes into an error, in bytes.
+// lineTail bounds how much of what came by a serial line goes into an error, in bytes.
 const lineTail = 300
 
 func newLine(c net.Conn) *line {

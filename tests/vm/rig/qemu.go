@@ -84,7 +84,7 @@ type Machine struct {
 	// the host has to do. Its processors then take turns.
 	Count  bool
 	Serial string // unix socket path for a second serial line (ttyS1); empty: none
-	// Monitor is the path of the unix socket by which QEMU's monitor is asked; empty: none.
+	// Monitor names the unix socket by which QEMU's monitor is asked; empty: none.
 	Monitor string
 	// Standby is a TAP behind a virtio netdev with the MAC of StandbyMAC, which the guest's
 	// net_failover pairs with a netdev of the same MAC, or with a MAC of its own where that is nil;
@@ -101,7 +101,7 @@ type Machine struct {
 // them.
 const NanosPerInstruction = 4
 
-// commandLine is every guest kernel's. Without tsc=nowatchdog a guest of Linux 7.1 or later may
+// commandLine goes to every guest kernel. Without tsc=nowatchdog a guest of Linux 7.1 or later may
 // hang as it boots: the clocksource watchdog, which is a timer of CPU 0, waits with interrupts off
 // for an answer of CPU 1, which waits in stop_machine, with interrupts off, for CPU 0; as long as
 // the clock in use is jiffies, the watchdog's limit of 50 us never ends (watchdog_wait_seq in
