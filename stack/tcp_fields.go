@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -84,6 +85,8 @@ type tcpFields struct {
 	segments, firstSegment            fieldPlace // of tcp.protectedWriteList, of its list
 	packet, seq, sentTimes, lost      fieldPlace // of tcp.segment
 	nextSegment                       fieldPlace // of tcp.segment
+	received                          fieldPlace // of tcp.Endpoint
+	receivedLock, receivedList        fieldPlace // of tcp.segmentQueue
 
 	missing []string // type and name of those that are not there
 }
@@ -242,6 +245,26 @@ func (f *tcpFields) unsentBy(e tcpip.Endpoint) int {
 	return max(0, f.used.int(f.queue.in(reflect.ValueOf(ep).Elem())))
 }
 
+// countUnread returns how many of the segments that a connection has received wait for netstack to
+// look at them, at most most. 0: there are no such fields.
+func (f *tcpFields) countUnread(ep *tcp.Endpoint, most int) (n int) {
+	queue := f.received.in(reflect.ValueOf(ep).Elem())
+	lock, list := f.receivedLock.in(queue), f.receivedList.in(queue)
+	if !lock.IsValid() || !list.IsValid() || list.Type() != f.segments.kind {
+		return 0
+	}
+	mu, ok := writable(lock).Addr().Interface().(sync.Locker)
+	if !ok {
+		return 0
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for at := f.firstSegment.in(list); n < most && at.IsValid() && !at.IsNil(); n++ {
+		at = f.nextSegment.in(at.Elem())
+	}
+	return n
+}
+
 // findTCPFields looks for the fields of ep, which is the type of a tcp.Endpoint.
 func findTCPFields(ep reflect.Type) (f tcpFields) {
 	place := func(of reflect.Type, name string, kinds ...reflect.Kind) (at fieldPlace) {
@@ -289,6 +312,9 @@ func findTCPFields(ep reflect.Type) (f tcpFields) {
 	f.sentTimes = place(segment, "xmitCount", number...)
 	f.lost = place(segment, "lost", reflect.Bool)
 	f.nextSegment = place(segment, "next", reflect.Pointer)
+	f.received = place(ep, "segmentQueue", reflect.Struct)
+	f.receivedLock = place(f.received.kind, "mu", reflect.Struct)
+	f.receivedList = place(f.received.kind, "list", reflect.Struct)
 	return f
 }
 

@@ -53,17 +53,17 @@ func TestMissingFields(t *testing.T) {
 			"sender.finSent sender.SndUna sender.SndNxt sender.SndWnd RcvWndScale " +
 			"queue.SndBufUsed endpoint.scoreboard ranges length " +
 			"sender.FastRecovery HighRxt Active Last sender.state sender.writeList writeList " +
-			"head pkt sequenceNumber xmitCount lost next"},
+			"head pkt sequenceNumber xmitCount lost next endpoint.segmentQueue mu list"},
 		{reflect.TypeFor[struct{}](), ".SendTSOk .SACKPermitted .snd .rcv .sndQueueInfo " +
 			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
 			"SndWnd RcvWndScale SndBufUsed .scoreboard ranges length " +
 			"FastRecovery HighRxt Active Last state writeList writeList head pkt sequenceNumber " +
-			"xmitCount lost next"},
+			"xmitCount lost next .segmentQueue mu list"},
 		{reflect.TypeFor[int](), "SendTSOk SACKPermitted snd rcv sndQueueInfo " +
 			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
 			"SndWnd RcvWndScale SndBufUsed scoreboard ranges length " +
 			"FastRecovery HighRxt Active Last state writeList writeList head pkt sequenceNumber " +
-			"xmitCount lost next"},
+			"xmitCount lost next segmentQueue mu list"},
 	} {
 		s.fields = findTCPFields(c.of)
 		if got := strings.Join(s.fields.missing, " "); got != c.want {

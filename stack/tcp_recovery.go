@@ -308,6 +308,10 @@ func (c *recoveryCount) SentBefore() (end uint32, known bool) {
 	return uint32(*c.next), true
 }
 
+// Unread returns how many of the segments that the connection has received wait for netstack, at
+// most most. It needs no lock.
+func (c *recoveryCount) Unread(most int) int { return c.fields.countUnread(c.ep, most) }
+
 // CountResend notes that data up to end is sent again. A recovery that begins starts anew.
 func (c *recoveryCount) CountResend(end uint32) {
 	f, v := c.fields, reflect.ValueOf(c.ep).Elem()

@@ -1,8 +1,11 @@
 package stack
 
 import (
+	"io"
 	"math/rand/v2"
+	"net"
 	"reflect"
+	"runtime"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -289,5 +292,39 @@ func TestSentBefore(t *testing.T) {
 	none.CountResend(1000)
 	if c := newRecoveryCount(nil, &r.fields); c != nil {
 		t.Error("an endpoint that is not of TCP has a count")
+	}
+}
+
+// TestUnread: what a connection has received counts until netstack has looked at it.
+func TestUnread(t *testing.T) {
+	r := newDirectRig(t, false)
+	ln, err := r.receiver.Listen("tcp4", "192.0.2.2:80")
+	must(t, err)
+	defer ln.Close()
+	from, err := r.sender.DialTCP("tcp4", nil, ln.Addr().(*net.TCPAddr))
+	must(t, err)
+	defer from.Close()
+	to, err := ln.Accept()
+	must(t, err)
+	defer to.Close()
+	conn := to.(*TCPConn)
+	ep := conn.ep.(*tcp.Endpoint)
+	ep.LockUser()
+	const writes, size = 3, 100
+	for range writes {
+		_, err := from.Write(make([]byte, size))
+		must(t, err)
+	}
+	for conn.recovery.Unread(writes) == 0 { // they may come as one
+		runtime.Gosched()
+	}
+	if n := conn.recovery.Unread(0); n != 0 {
+		t.Errorf("%d of at most none are unread", n)
+	}
+	ep.UnlockUser()
+	_, err = io.ReadFull(to, make([]byte, writes*size))
+	must(t, err)
+	if n := conn.recovery.Unread(writes); n != 0 {
+		t.Errorf("%d are unread after all was read", n)
 	}
 }

@@ -24,8 +24,9 @@ type Stats struct {
 	RxEchoAged       uint64 // ACKs with an older echo or none, see tcpfix/resend.go
 	// RxNarrowWindow counts segments whose window was raised, see tcpfix/window.go.
 	RxNarrowWindow uint64
-	// RxACKsKept counts acknowledgements of gaps that were too young to be losses, and RxACKsLate
-	// those that were delivered for them later, see tcpfix/reorder.go.
+	// RxACKsKept counts acknowledgements of gaps that were too young to be losses, or that came
+	// faster than netstack takes them in a recovery, and RxACKsLate those that were delivered for
+	// them later, see tcpfix/reorder.go and tcpfix/reports.go.
 	RxACKsKept, RxACKsLate uint64
 
 	// RxHandshakeData counts segments that an ACK was delivered in front of, see

@@ -26,7 +26,8 @@ func (p *page) writeLink(st *stack.Stack) {
 		"Received pure ACKs left out, as a later one of the same batch says all that they say.",
 		l.RxSupersededACKs)
 	p.family(counter, "tcp_gap_acks_total",
-		"Received ACKs that tell of a gap too young to be a loss, by what became of them.",
+		"Received ACKs of a gap too young to be a loss, or faster than TCP takes them, by what "+
+			"became of them.",
 		of(l.RxACKsLate, "outcome", "late"), of(l.RxACKsKept, "outcome", "kept"))
 	count("checksum_software_total", "Received frames whose checksum was verified in software.",
 		l.RxVerified)

@@ -85,7 +85,8 @@ func rate(t *testing.T, r Road, seed uint64, size int) (rate float64, what strin
 
 // TestWorlds compares rates with the least that they are to be: the median of three seeds, and each
 // of them with a third of it. WORLDS names roads to print the rates of, "all" for all of them:
-// RTTS=20,80 WORLDS="clean,1 % late" SEEDS=3 BULK=32.
+// RTTS=20,80 WORLDS="clean,1 % late" SEEDS=3 BULK=32. PAUSE=15 has a host pause for 15 ms twice a
+// second, which HyStart takes for a queue or misses one for.
 func TestWorlds(t *testing.T) {
 	oneProcessor(t)
 	if os.Getenv("WORLDS") != "" {
@@ -224,6 +225,9 @@ func printWorlds(t *testing.T) {
 	for _, rtt := range durations(t) {
 		for _, r := range named(Roads(rtt), os.Getenv("WORLDS")) {
 			line := fmt.Sprintf("%3d ms %-12s", rtt.Milliseconds(), r.Name)
+			if pause := number("PAUSE", 0); pause > 0 {
+				r.Pause, r.Every = time.Duration(pause)*time.Millisecond, 497*time.Millisecond
+			}
 			for seed := range uint64(number("SEEDS", 1)) {
 				_, what := rate(t, r, seed, number("BULK", 16)<<20)
 				line += " | " + what

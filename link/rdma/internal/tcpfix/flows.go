@@ -70,7 +70,7 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (grown *gstack.Pa
 	f.synEcho.sent(s)
 	f.synWindow.sent(s)
 	f.handshake.sent(s)
-	gaps := f.reorder.sent(s)
+	gaps := f.reorder.sent(pkt, s)
 	if f.resend.sent(pkt, s, gaps) {
 		return nil, true
 	}
@@ -125,6 +125,7 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 		c |= NarrowWindow
 	}
 	if c |= f.reorder.received(&s); c&Held != 0 {
+		f.resend.noteNeedless(&s)
 		return c
 	}
 	c |= f.resend.received(&s)
@@ -135,6 +136,9 @@ func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	}
 	if f.gsoSACK.received(&s) {
 		c |= SACKRemoved
+	}
+	if c&SACKRemoved != 0 {
+		f.reorder.noteRemoved(&s)
 	}
 	return c
 }

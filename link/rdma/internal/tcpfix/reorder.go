@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
@@ -92,6 +93,8 @@ type reorderFlow struct {
 	probeAt        tcpip.MonotonicTime
 	probing        bool
 	used           tcpip.MonotonicTime // when there was a gap last
+
+	gate reportGate // of what netstack is to know of a gap that is shown
 }
 
 func (r *reorderWindow) open(clock tcpip.Clock, sentEnd func(uint64) (uint32, bool),
@@ -124,7 +127,7 @@ func (r *reorderWindow) path(hash uint64) time.Duration {
 }
 
 // sent takes note of an outgoing segment, and reports whether the flow has had gaps.
-func (r *reorderWindow) sent(s *hdr.Segment) (gaps bool) {
+func (r *reorderWindow) sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (gaps bool) {
 	special := s.Flags()&(hdr.FlagSYN|hdr.FlagRST) != 0
 	if r.number.Load() == 0 || s.Payload == 0 && !special {
 		return false
@@ -141,6 +144,7 @@ func (r *reorderWindow) sent(s *hdr.Segment) (gaps bool) {
 	default:
 		seq, _ := hdr.Numbers(s.TCP())
 		f.sent(seq, seq+uint32(s.Payload), r.clock.NowMonotonic())
+		f.gate.of, _ = pkt.Owner.(connection)
 		return true
 	}
 	return false
@@ -246,6 +250,7 @@ func (r *reorderWindow) forgetIdle() {
 func (r *reorderWindow) forgetFlow(shard *reorderShard, t *hdr.Tuple, f *reorderFlow) {
 	if f != nil {
 		f.endGap()
+		f.gate.close()
 		delete(shard.flows, *t)
 		r.number.Add(-1)
 	}
@@ -292,6 +297,9 @@ func (r *reorderWindow) judgeACK(shard *reorderShard, f *reorderFlow, s *hdr.Seg
 	blocks := sack[min(len(sack), 2):]
 	if twice {
 		blocks = blocks[8:]
+	}
+	if f.shown && pure && (!gap || ofDataSent(blocks, ack, end)) {
+		return r.gateReport(shard, f, s, blocks, end)
 	}
 	if !gap || f.shown || !ofDataSent(blocks, ack, end) {
 		return 0
@@ -363,7 +371,7 @@ func (f *reorderFlow) advanceTo(ack uint32, now tcpip.MonotonicTime) {
 	}
 	f.una, f.open = ack, false
 	f.endGap()
-	if f.shown && !hdr.Before(ack, f.recover) {
+	if f.shown && !hdr.Before(ack, f.recover) && len(f.gate.waiting) == 0 {
 		f.shown = false
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -21,6 +22,8 @@ type reordering struct {
 	t         *testing.T
 	clock     virtualClock
 	delivered [][]byte
+	owner     tcpip.PacketOwner // of what is sent
+	anew      bool              // what is delivered is received, as the endpoint does
 }
 
 const reorderRTT = 40 * time.Millisecond
@@ -29,7 +32,12 @@ func newReordering(t *testing.T) *reordering {
 	r := &reordering{t: t}
 	r.Flows = New(&r.clock, random.Source{},
 		func(_ *gstack.PacketBuffer, build func() *gstack.PacketBuffer) bool { return true },
-		func(frame []byte) { r.delivered = append(r.delivered, frame) })
+		func(frame []byte) {
+			if r.anew && r.Received(frame, hdrtest.Parse(frame))&Held != 0 {
+				t.Error("what was held back is held back again")
+			}
+			r.delivered = append(r.delivered, frame)
+		})
 	t.Cleanup(r.Close)
 	syn := ours(0, 0)
 	syn.Flags, syn.Seq = header.TCPFlagSyn|header.TCPFlagAck, 1<<32-1
@@ -43,6 +51,7 @@ func newReordering(t *testing.T) *reordering {
 func (r *reordering) send(f hdrtest.TCPFrame) {
 	pkt := packetOf(f)
 	defer pkt.DecRef()
+	pkt.Owner = r.owner
 	s := hdr.ParseSent(pkt, r.Key())
 	r.Sent(pkt, &s)
 }
@@ -66,6 +75,13 @@ func (r *reordering) wait(d time.Duration) {
 // what netstack gets: nothing, or the bytes of a SACK option.
 func (r *reordering) ack(ack, seq uint32, blocks ...uint32) (kept bool, sack []byte) {
 	r.t.Helper()
+	frame := ackFrame(ack, seq, blocks...)
+	c := r.Received(frame, hdrtest.Parse(frame))
+	return c&Held != 0, hdr.OptionsOf(frame[hdrtest.Parse(frame).L4:]).SACK
+}
+
+// ackFrame makes the peer's acknowledgement of what comes before ack, with the ranges of blocks.
+func ackFrame(ack, seq uint32, blocks ...uint32) []byte {
 	f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Seq: seq, Ack: ack, Flags: header.TCPFlagAck}
 	if len(blocks) > 0 {
@@ -74,9 +90,7 @@ func (r *reordering) ack(ack, seq uint32, blocks ...uint32) (kept bool, sack []b
 			f.Options = binary.BigEndian.AppendUint32(f.Options, b)
 		}
 	}
-	frame := f.Bytes()
-	c := r.Received(frame, hdrtest.Parse(frame))
-	return c&Held != 0, hdr.OptionsOf(frame[hdrtest.Parse(frame).L4:]).SACK
+	return f.Bytes()
 }
 
 // want compares what became of an acknowledgement.

@@ -253,6 +253,20 @@ func (r *resender) received(s *hdr.Segment) (c Changes) {
 	return c
 }
 
+// noteNeedless counts what an acknowledgement that is held back says of what was sent again.
+func (r *resender) noteNeedless(s *hdr.Segment) {
+	if r.number.Load() == 0 {
+		return
+	}
+	t, hash := s.Flow()
+	shard := r.shard(hash)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if f := shard.flows[*t]; f != nil && f.timed.told(s) {
+		r.idle.Add(1)
+	}
+}
+
 // forget drops a flow that begins or ends.
 func (r *resender) forget(shard *resendShard, t *hdr.Tuple) {
 	if r.number.Load() == 0 {
@@ -901,6 +915,9 @@ type connection interface {
 	SentBefore() (end uint32, known bool)
 	// CountResend notes that data up to end is sent again.
 	CountResend(end uint32)
+	// Unread returns how many of the segments received wait for netstack to look at them, at most
+	// most. It may be called without that lock.
+	Unread(most int) int
 }
 
 // Behaviour: where a whole flight is lost netstack's tail loss probe sends the last segment again.

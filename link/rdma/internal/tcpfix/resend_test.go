@@ -113,6 +113,7 @@ func (*telling) KGID() uint32 { return 0 }
 
 func (o *telling) SentBefore() (end uint32, known bool) { return o.end, !o.unknown }
 func (o *telling) CountResend(end uint32)               { o.again = append(o.again, end) }
+func (o *telling) Unread(int) int                       { return 0 }
 
 // TestSentByAnotherDevice: what a connection has sent by another device counts as sent, if it tells
 // of that.
