@@ -204,9 +204,6 @@ func TestPortSeesFrames(t *testing.T) {
 		t.Errorf("receive after the deadline: %v", err)
 	}
 
-	if err := right.LeaveOutTCP(); err != nil {
-		t.Fatal(err)
-	}
 	packet := func(etherType uint16, at int, protocol byte) []byte {
 		f := append([]byte(nil), frame[:12]...)
 		f = append(binary.BigEndian.AppendUint16(f, etherType), make([]byte, 60)...)
@@ -215,6 +212,14 @@ func TestPortSeesFrames(t *testing.T) {
 	}
 	tcp4, tcp6 := packet(unix.ETH_P_IP, 9, unix.IPPROTO_TCP), packet(unix.ETH_P_IPV6, 6,
 		unix.IPPROTO_TCP)
+	for range 4096 { // more than the receive buffer holds
+		if err := left.Send(tcp4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := right.LeaveOutTCP(); err != nil {
+		t.Fatal(err)
+	}
 	others := [][]byte{packet(unix.ETH_P_IP, 9, unix.IPPROTO_ICMP),
 		packet(unix.ETH_P_IPV6, 6, unix.IPPROTO_UDP), packet(unix.ETH_P_ARP, 9, unix.IPPROTO_TCP)}
 	for _, want := range others {
@@ -229,7 +234,7 @@ func TestPortSeesFrames(t *testing.T) {
 				t.Fatal(err)
 			}
 			if string(got) == string(tcp4) || string(got) == string(tcp6) {
-				t.Errorf("it receives TCP: %x", got)
+				t.Fatalf("it receives TCP: %x", got)
 			}
 			if string(got) == string(want) { // not one of the kernel's own
 				break

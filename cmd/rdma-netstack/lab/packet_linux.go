@@ -51,9 +51,9 @@ func bindPort(fd, ifindex int) error {
 		&unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(all[:]), Ifindex: ifindex})
 }
 
-// LeaveOutTCP keeps TCP segments from Recv, from now on: a few of a busy connection, of 64 KiB
-// each, fill the socket's receive buffer, and what comes then is lost. Frames with VLAN tags or
-// IPv6 extension headers stay.
+// LeaveOutTCP keeps TCP segments from Recv, from now on, and drops all that has come before: a few
+// segments of a busy connection, of 64 KiB each, fill the socket's receive buffer, and what comes
+// then is lost. Frames with VLAN tags or IPv6 extension headers stay.
 func (p *Port) LeaveOutTCP() error {
 	statement := func(code uint16, k uint32, yes, no uint8) unix.SockFilter {
 		return unix.SockFilter{Code: code, Jt: yes, Jf: no, K: k}
@@ -80,6 +80,9 @@ func (p *Port) LeaveOutTCP() error {
 	err = raw.Control(func(fd uintptr) {
 		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+		for err := failed; err == nil; {
+			_, _, err = unix.Recvfrom(int(fd), nil, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		}
 	})
 	return errors.Join(err, failed)
 }
