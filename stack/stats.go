@@ -99,7 +99,7 @@ func (s *Stack) Stats() Stats {
 		RxPackets: c.NICs.Rx.Packets.Value(), RxBytes: c.NICs.Rx.Bytes.Value(),
 		TxPackets: sent["NICs.Tx.Packets"], TxBytes: sent["NICs.Tx.Bytes"],
 		RxUnknown: sumCounters(c.NICs.UnknownL3ProtocolRcvdPacketCounts),
-		RxShed:    s.LinkStats().RxShed,
+		RxShed:    link.RxShed,
 
 		IPDelivered: c.IP.PacketsDelivered.Value(), IPSent: sent["IP.PacketsSent"],
 		IPMalformed:          c.IP.MalformedPacketsReceived.Value(),
