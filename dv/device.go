@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -80,6 +81,21 @@ type Device struct {
 	done chan struct{} // closed, with mu held, when the device is over
 	err  error         // guarded by mu; why the device is over
 }
+
+// Errors of a running device.
+var (
+	// ErrClosed: the device was stopped or closed.
+	ErrClosed = fmt.Errorf("device is closed: %w", os.ErrClosed)
+	// ErrFailed: the device or one of its queues failed for good; Device.Err
+	// has the cause. Close it and open it again.
+	ErrFailed = errors.New("device failed")
+	// ErrRingFull: no room for this packet now. Flush, Reclaim, try again.
+	ErrRingFull = errors.New("send ring is full")
+	// ErrFrameSize: shorter than an Ethernet header or longer than the device sends.
+	ErrFrameSize = errors.New("frame size out of range")
+	// ErrNotSupported: the device or the kernel lacks what was asked for.
+	ErrNotSupported = fmt.Errorf("device lacks the feature: %w", errors.ErrUnsupported)
+)
 
 // Open opens the device that cfg names and brings its queues up; frames for its MAC arrive from
 // then on. A ctx that is done before that stops the work between two steps. On failure nothing is
