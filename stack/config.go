@@ -640,7 +640,7 @@ func (c Config) reachesOnLink(hop netip.Addr) bool {
 	for _, p := range c.Addresses {
 		switch {
 		case p.Addr().Is4() != hop.Is4():
-		case env.LacksLength(p) || p.Contains(hop):
+		case addrconf.LacksLength(p) || p.Contains(hop):
 			return true
 		case !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast():
 			addresses++

@@ -13,6 +13,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 
+	"github.com/rdma-netstack/rdma-netstack/stack/internal/addrconf"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 )
 
@@ -146,7 +147,7 @@ func FuzzParseAddress(f *testing.F) {
 			t.Errorf("%q is %v", s, p)
 		}
 		again, err := ParseAddress(p.String())
-		if !env.LacksLength(p) && (err != nil || again != p) {
+		if !addrconf.LacksLength(p) && (err != nil || again != p) {
 			t.Errorf("%q is %v, and that %v, %v", s, p, again, err)
 		}
 	})

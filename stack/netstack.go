@@ -3,14 +3,12 @@ package stack
 import (
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/log"
-	"gvisor.dev/gvisor/pkg/sleep"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
@@ -57,7 +55,8 @@ var installLogFilter = sync.OnceFunc(func() { log.SetTarget(filteredLog{log.Log(
 func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours.Table, mtu *linkMTU,
 	errs *icmpErrors) (*gstack.Stack, error) {
 	installLogFilter()
-	dad := addrconf.Detection(cfg.Addressing.DuplicateDetection)
+	dad := addrs.Detection()
+	options6 := ipv6Options(cfg, dad, addrs.RouterEvents())
 	layer := ipLayer{addrs: addrs, neighbours: n, errors: errs, beside: cfg.Host,
 		local: cfg.local}
 	if cfg.Dynamic.has(DHCPv4) {
@@ -71,8 +70,7 @@ func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours.Table, mtu *
 			layer.wrapARP(arp.NewProtocolWithOptions(arp.Options{DADConfigs: dad})),
 			layer.wrapIPv4(ipv4.NewProtocolWithOptions(
 				ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: !cfg.Host}})),
-			layer.wrapIPv6(ipv6.NewProtocolWithOptions(ipv6Options(cfg, dad,
-				addrs.RouterEvents()))),
+			layer.wrapIPv6(ipv6.NewProtocolWithOptions(options6)),
 		},
 		TransportProtocols: []gstack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
@@ -102,31 +100,6 @@ func newNetstack(cfg Config, addrs *addrconf.Manager, n *neighbours.Table, mtu *
 		}
 	}
 	return g, nil
-}
-
-// keepTCPWorkers ends all goroutines but n of those that handle received segments. netstack starts
-// one for each processor, has no option for their number, and gives them segments by a hash modulo
-// their number. A change of GOMAXPROCS while it starts them would stop the world, be seen by the
-// program, and end Go's following of cgroups. protocol is netstack's TCP, which has received
-// nothing yet; the error says what another version of it lacks.
-func keepTCPWorkers(protocol any, n int) error {
-	dispatcher := fieldOf(reflect.Indirect(reflect.ValueOf(protocol)), "dispatcher", reflect.Struct)
-	workers := fieldOf(dispatcher, "processors", reflect.Slice)
-	if !workers.IsValid() {
-		return fmt.Errorf("%T has no dispatcher.processors", protocol)
-	}
-	if n >= workers.Len() {
-		return nil
-	}
-	for i := n; i < workers.Len(); i++ {
-		waker := fieldOf(workers.Index(i), "closeWaker", reflect.Struct)
-		if !waker.IsValid() || waker.Type() != reflect.TypeFor[sleep.Waker]() {
-			return fmt.Errorf("%s has no closeWaker", workers.Type().Elem())
-		}
-		writable(waker).Addr().Interface().(*sleep.Waker).Assert()
-	}
-	writable(workers).SetLen(n)
-	return nil
 }
 
 // ipv6Options enables router advertisements only if cfg wants them. Addresses are made of a

@@ -135,10 +135,10 @@ func build(cfg Config, linux *addrconf.Netdev) (*Stack, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(cfg.Addresses, env.LacksLength); i >= 0 {
-		return nil, env.WithoutLength(cfg.Addresses[i].Addr())
-	}
 	cfg = cfg.withDefaults()
+	if i := slices.IndexFunc(cfg.Addresses, addrconf.LacksLength); i >= 0 {
+		return nil, addrconf.WithoutLength(cfg.Addresses[i].Addr())
+	}
 	if cfg.Host {
 		cfg.Addresses = cfg.hostAddresses
 	}
@@ -455,7 +455,7 @@ func Open(ctx context.Context, cfg Config) (*Stack, error) {
 		return openHost(ctx, cfg)
 	}
 	cfg.adopt()
-	bare := slices.ContainsFunc(cfg.Addresses, env.LacksLength)
+	bare := slices.ContainsFunc(cfg.Addresses, addrconf.LacksLength)
 	linux, all, err := addrconf.ReadNetdev(cfg.NIC, cfg.Addresses) // before the device is touched
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"fmt"
 	"log/slog"
 	"math"
 	"reflect"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/sleep"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
@@ -351,4 +353,29 @@ func cubicWindow(c *tcp.TCPCubicState, elapsed time.Duration, cwnd int) int {
 	t := elapsed.Seconds() - c.K
 	w := c.C*t*t*t + c.WMax
 	return int(math.Max(float64(cwnd), math.Min(w, 1.5*float64(cwnd))))
+}
+
+// keepTCPWorkers ends all goroutines but n of those that handle received segments. netstack starts
+// one for each processor, has no option for their number, and gives them segments by a hash modulo
+// their number. A change of GOMAXPROCS while it starts them would stop the world, be seen by the
+// program, and end Go's following of cgroups. protocol is netstack's TCP, which has received
+// nothing yet; the error says what another version of it lacks.
+func keepTCPWorkers(protocol any, n int) error {
+	dispatcher := fieldOf(reflect.Indirect(reflect.ValueOf(protocol)), "dispatcher", reflect.Struct)
+	workers := fieldOf(dispatcher, "processors", reflect.Slice)
+	if !workers.IsValid() {
+		return fmt.Errorf("%T has no dispatcher.processors", protocol)
+	}
+	if n >= workers.Len() {
+		return nil
+	}
+	for i := n; i < workers.Len(); i++ {
+		waker := fieldOf(workers.Index(i), "closeWaker", reflect.Struct)
+		if !waker.IsValid() || waker.Type() != reflect.TypeFor[sleep.Waker]() {
+			return fmt.Errorf("%s has no closeWaker", workers.Type().Elem())
+		}
+		writable(waker).Addr().Interface().(*sleep.Waker).Assert()
+	}
+	writable(workers).SetLen(n)
+	return nil
 }

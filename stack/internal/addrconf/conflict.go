@@ -30,8 +30,9 @@ const (
 	manyAddresses  = 16
 )
 
-// Detection spreads the probes over d; a negative d sends none.
-func Detection(d time.Duration) gstack.DADConfigurations {
+// Detection spreads the probes over Config.DuplicateDetection; a negative one sends none.
+func (s *Manager) Detection() gstack.DADConfigurations {
+	d := s.cfg.DuplicateDetection
 	if d < 0 {
 		return gstack.DADConfigurations{}
 	}

@@ -502,9 +502,9 @@ type Netdev struct {
 func ReadNetdev(nic dv.NIC, addresses []netip.Prefix) (*Netdev, []netip.Prefix, error) {
 	found, err := dv.NetworkOf(nic)
 	if err != nil {
-		if i := slices.IndexFunc(addresses, env.LacksLength); i >= 0 {
+		if i := slices.IndexFunc(addresses, LacksLength); i >= 0 {
 			return nil, nil, fmt.Errorf("%w; there is no Linux interface to take it from: %w",
-				env.WithoutLength(addresses[i].Addr()), err)
+				WithoutLength(addresses[i].Addr()), err)
 		}
 		return nil, addresses, nil // there is nothing to know
 	}
@@ -526,7 +526,7 @@ func (l *Netdev) complete(all []netip.Prefix, shared bool) ([]netip.Prefix, erro
 				fmt.Errorf("address %s is Linux's own on %s: %w; give the slice one of its own", a,
 					l.Netdev, env.ErrDuplicateAddress)
 		}
-		if !env.LacksLength(p) {
+		if !LacksLength(p) {
 			continue
 		}
 		at := slices.IndexFunc(l.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
@@ -536,7 +536,7 @@ func (l *Netdev) complete(all []netip.Prefix, shared bool) ([]netip.Prefix, erro
 		}
 		if at < 0 {
 			return nil, fmt.Errorf("%w: %s has no address in its network: %v",
-				env.WithoutLength(a), l.Netdev, l.Subnets)
+				WithoutLength(a), l.Netdev, l.Subnets)
 		}
 		all[i] = netip.PrefixFrom(a, l.Subnets[at].Bits())
 	}
@@ -550,6 +550,19 @@ func (l *Netdev) onlyOnLink(a netip.Addr) bool {
 		!slices.ContainsFunc(l.Subnets,
 			func(s netip.Prefix) bool { return s.Addr().Is4() == a.Is4() })
 }
+
+// WithoutLength says what is missing from an address.
+func WithoutLength(a netip.Addr) error {
+	bits := 24
+	if a.Is6() {
+		bits = 64
+	}
+	return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d", a,
+		a, bits)
+}
+
+// LacksLength says whether p is an address without its prefix length.
+func LacksLength(p netip.Prefix) bool { return p.Addr().IsValid() && p.Bits() < 0 }
 
 // routes returns the default routes over a router that one of our addresses can reach.
 func (l *Netdev) routes(ours []netip.Prefix) (routes []env.Route) {

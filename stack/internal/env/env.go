@@ -135,19 +135,6 @@ func LastAddr(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// WithoutLength says what is missing from an address.
-func WithoutLength(a netip.Addr) error {
-	bits := 24
-	if a.Is6() {
-		bits = 64
-	}
-	return fmt.Errorf("address %s has no prefix length; write the subnet's, for example %s/%d", a,
-		a, bits)
-}
-
-// LacksLength says whether p is an address without its prefix length.
-func LacksLength(p netip.Prefix) bool { return p.Addr().IsValid() && p.Bits() < 0 }
-
 // ProtocolOf returns the network protocol that carries a.
 func ProtocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
 	if a.Is4() {
