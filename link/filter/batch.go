@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"sync/atomic"
+	"time"
 )
 
 // Batch judges the packets that one goroutine receives. The zero value is ready.
@@ -41,6 +42,24 @@ func (p *pending) flush() {
 		p.n = 0
 	}
 }
+
+// moment holds the time at which packets of a batch are judged, read from the clock when it is
+// asked for first.
+type moment struct {
+	sinceMade int64 // in nanoseconds
+	known     bool
+}
+
+// nanoseconds returns the time since f was made.
+func (m *moment) nanoseconds(f *Filter) int64 {
+	if !m.known {
+		m.sinceMade, m.known = int64(f.clock.Since(f.made)), true
+	}
+	return m.sinceMade
+}
+
+// seconds returns the time since f was made.
+func (m *moment) seconds(f *Filter) uint32 { return uint32(m.nanoseconds(f) / int64(time.Second)) }
 
 // Begin begins a batch of packets, up to End, which are judged by the list as it is now, all as of
 // one time, and reports whether they need be judged at all. f may be nil.
@@ -387,4 +406,89 @@ func (b *Batch) sampleDrop() uint64 {
 	drops := b.drops
 	b.drops, b.sampleAt = 0, min(drops*sampleGrowth, maxSampled)
 	return uint64(drops)
+}
+
+// tallySource counts packets that a rule has dropped by the range that their source is in.
+func (c *compiled) tallySource(rule int32, src address, n uint64) {
+	s := c.spans[rule-1]
+	s.all[s.by.find(src)].n.Add(n)
+}
+
+// A list says nothing of three kinds of packets that a host cannot do without, so what it would
+// drop of them passes:
+//
+//   - answers to what this host has begun: a TCP connection that it dialled, datagrams from a port
+//     that dials use, echo requests. What is sent is noted if the list would drop the answer, for
+//     about as long as Linux's conntrack does (net/netfilter/nf_conntrack_proto_*.c);
+//   - messages of ICMP about a packet that this host has sent, if the list lets in answers to that;
+//   - later fragments of a packet whose first fragment has passed. They have no ports.
+
+// lets reports whether a received packet passes although the list drops it, by the policy if policy
+// is set.
+func (b *Batch) lets(p *Packet, ip []byte, policy bool) bool {
+	switch {
+	case policy && p.isHousekeeping():
+		return true
+	case p.later:
+		return b.f.hasFlow(fragmentsOf(p), &b.time, 0)
+	case p.isError():
+		return b.letsError(p, ip)
+	case p.isAnswer() && b.f.hasFlow(receivedFlow(p), &b.time, p.flags):
+		b.f.noteFragments(p, &b.time)
+		return true
+	}
+	return false
+}
+
+// letsUsual does what lets does for a packet that Receive has found to be whole.
+func (b *Batch) letsUsual(ip []byte, policy bool) bool {
+	proto, h := usualTransport(ip)
+	flags := uint8(0)
+	switch {
+	case proto == protoTCP:
+		if flags = h[13]; isFirstSYN(flags) {
+			return false
+		}
+	case policy && isHousekeepingPort(binary.BigEndian.Uint16(h[:]),
+		binary.BigEndian.Uint16(h[2:])):
+		return true
+	case binary.BigEndian.Uint16(h[2:]) < firstDialPort:
+		return false // noteSent remembers no datagrams from such ports
+	}
+	return b.f.flows.some.Load() && b.hasUsualFlow(ip, flags)
+}
+
+// isFirstSYN reports whether a segment with these flags begins a connection.
+func isFirstSYN(flags uint8) bool { return flags&(flagSYN|flagACK) == flagSYN }
+
+// hasUsualFlow reports whether the flow of such a packet is remembered, and has it stay so.
+func (b *Batch) hasUsualFlow(ip []byte, flags uint8) bool {
+	proto, h := usualTransport(ip)
+	k := flow{proto: proto, family: 4, remotePort: binary.BigEndian.Uint16(h[:]),
+		localPort: binary.BigEndian.Uint16(h[2:])}
+	if ip[0]>>4 == 4 {
+		k.remote.hi = uint64(binary.BigEndian.Uint32(ip[12:]))
+		k.local.hi = uint64(binary.BigEndian.Uint32(ip[16:]))
+	} else {
+		k.family = 6
+		k.remote = address{bigEndian64(ip[8:]), bigEndian64(ip[16:])}
+		k.local = address{bigEndian64(ip[24:]), bigEndian64(ip[32:])}
+	}
+	return b.f.flows.has(&k, b.time.seconds(b.f), flags)
+}
+
+// letsError decides about a message of ICMP by the packet that it is about.
+func (b *Batch) letsError(p *Packet, ip []byte) bool {
+	const messageLen = 8
+	var about Packet
+	at := p.payload + messageLen
+	if at > len(ip) || !about.Read(ip[at:]) || about.later || about.family != p.family ||
+		about.src != p.dst {
+		return false
+	}
+	answer := about.reversed()
+	if v, _ := b.c.received(&answer); v == Accept {
+		return true
+	}
+	return b.f.hasFlow(receivedFlow(&answer), &b.time, 0)
 }

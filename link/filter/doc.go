@@ -26,6 +26,6 @@
 // Batch judges most packets by these two looks alone. Filter has the compiled form, for any number
 // of endpoints; a change of the list is seen by each packet as a whole.
 //
-// What cannot be decided from a packet alone is in state.go: answers to what this host has begun,
+// What cannot be decided from a packet alone is asked last: answers to what this host has begun,
 // errors about what is let in, and later fragments. flows.go remembers for it.
 package filter

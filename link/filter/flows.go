@@ -24,6 +24,32 @@ const (
 	idleFragments = 30
 )
 
+// firstDialPort begins the ports that dials get (stack's 32768 to 60999, and 61440 and up on the
+// host's own address). What is sent from a lower port is taken for an answer.
+const firstDialPort = 32768
+
+// flow holds what two packets of an exchange have in common, seen from here; of a fragment it is
+// its datagram, with the identification in place of ports.
+type flow struct {
+	local, remote         address
+	localPort, remotePort uint16
+	id                    uint32
+	family, proto         uint8
+	fragments             bool
+}
+
+// receivedFlow returns the flow of a received packet.
+func receivedFlow(p *Packet) flow {
+	return flow{local: p.dst, remote: p.src, localPort: p.dport, remotePort: p.sport,
+		id: uint32(p.ident), family: p.family, proto: p.proto}
+}
+
+// fragmentsOf returns the flow of a packet's fragments, in the direction of the packet.
+func fragmentsOf(p *Packet) flow {
+	return flow{local: p.dst, remote: p.src, id: p.id, family: p.family, proto: p.proto,
+		fragments: true}
+}
+
 // flowState holds what is known of a flow. Its fields are read and written without a lock.
 type flowState struct {
 	seen    atomic.Uint32 // when there was a packet last, in seconds since the filter was made
@@ -221,6 +247,43 @@ func (f *flows) has(k *flow, now uint32, flags uint8) bool {
 		known.closing.Store(true)
 	}
 	return true
+}
+
+// hasFlow reports whether a flow is remembered, and has it stay so.
+func (f *Filter) hasFlow(k flow, now *moment, flags uint8) bool {
+	return f.flows.some.Load() && f.flows.has(&k, now.seconds(f), flags)
+}
+
+// noteFragments lets later fragments pass behind the first of a packet that passes.
+func (f *Filter) noteFragments(p *Packet, now *moment) {
+	if p.fragment && !p.later {
+		f.flows.note(fragmentsOf(p), now.seconds(f), true)
+	}
+}
+
+// noteSent remembers what a packet that is sent begins, if the list would drop the answer.
+func (f *Filter) noteSent(c *compiled, p *Packet, now *moment) {
+	begins := false
+	switch {
+	case p.proto == protoTCP:
+		begins = p.hasFlags && p.flags&(flagSYN|flagACK) == flagSYN
+	case p.proto == protoUDP:
+		begins = p.ports && p.sport >= firstDialPort
+	case p.typed:
+		begins = p.proto == protoICMP && p.kind == echoRequest4 ||
+			p.proto == protoICMPv6 && p.kind == echoRequest6
+	}
+	if !begins {
+		return
+	}
+	answer := p.reversed()
+	if v, _ := c.received(&answer); v == Drop {
+		k := receivedFlow(&answer)
+		f.flows.note(k, now.seconds(f), true)
+		if p.proto == protoTCP && p.sport < firstDialPort {
+			f.noteBound(k)
+		}
+	}
 }
 
 // remembers reports whether a flow is remembered.

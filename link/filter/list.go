@@ -287,7 +287,7 @@ func (r *rule) matches(p *Packet) bool {
 }
 
 // Judge returns the verdict of the list on a packet by its text alone: rule by rule, without what
-// state.go adds and without limits, which never match. number is the rule's, from 1; 0: the policy
+// flows add and without limits, which never match. number is the rule's, from 1; 0: the policy
 // decided. It is what the compiled form is compared with.
 func (l *List) Judge(d Direction, p *Packet) (v Verdict, number int) {
 	c := &l.chains[d]

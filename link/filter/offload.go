@@ -393,9 +393,3 @@ func newSpans(rules []rule) []*spanTallies {
 	}
 	return spans
 }
-
-// tallySource counts packets that a rule has dropped by the range that their source is in.
-func (c *compiled) tallySource(rule int32, src address, n uint64) {
-	s := c.spans[rule-1]
-	s.all[s.by.find(src)].n.Add(n)
-}

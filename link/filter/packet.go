@@ -183,6 +183,21 @@ func (p *Packet) isError() bool {
 	return p.proto == protoICMPv6 && p.family == 6 && p.kind >= 1 && p.kind <= 4
 }
 
+// isAnswer reports what may answer something that this host has begun.
+func (p *Packet) isAnswer() bool {
+	switch p.proto {
+	case protoTCP:
+		return p.hasFlags && p.flags&(flagSYN|flagACK) != flagSYN
+	case protoUDP:
+		return p.ports
+	case protoICMP:
+		return p.typed && p.kind == echoReply4
+	case protoICMPv6:
+		return p.typed && p.kind == echoReply6
+	}
+	return false
+}
+
 // isHousekeeping reports what a host's link and addresses live on, which no policy drops (a
 // rule may): neighbour and router discovery, membership of groups, and what DHCP's clients and
 // servers say to each other.
