@@ -132,7 +132,7 @@ func TestDocsBite(t *testing.T) {
 	have := tree{
 		exists: func(name string) bool {
 			return slices.Contains([]string{"dv/rx.go", "link/rdma", "link/rdma/tx.go",
-				"link/rdma/internal/hdr/tcp.go", "docs/testing.md", "Makefile"}, name)
+				"link/rdma/internal/hdr/segment.go", "docs/testing.md", "Makefile"}, name)
 		},
 		tests:   map[string]bool{"TestThere": true},
 		targets: map[string]bool{"demo": true},
@@ -142,7 +142,7 @@ func TestDocsBite(t *testing.T) {
 		{"missing file", "see\n`dv/verdict.go`", "line 2: no file dv/verdict.go"},
 		{"after its directory", "`link/rdma` has `tx.go`", ""},
 		{"after another file of it", "`link/rdma/tx.go` (`tx.go`)", ""},
-		{"below a directory", "`link/rdma/tx.go`, `internal/hdr/tcp.go`", ""},
+		{"below a directory", "`link/rdma/tx.go`, `internal/hdr/segment.go`", ""},
 		{"before its directory", "`tx.go` is in `link/rdma`", "no file tx.go"},
 		{"link", "[tests](testing.md)", ""},
 		{"broken link", "[tests](tests.md)", "no file tests.md"},

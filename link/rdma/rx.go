@@ -276,6 +276,35 @@ func (w *worker) acceptEthernet(p *dv.Packet, mac uint64, l *hdr.Packet) bool {
 	return true
 }
 
+const (
+	typeVLAN = 0x8100
+	typeQinQ = 0x88a8
+	vlanLen  = 4
+	vlanID   = 0x0fff // of the tag control information
+)
+
+// stripVLAN reads the frame's Ethernet type behind its tag, which it takes out. It reports whether
+// the frame is of our VLAN; if we are in none, a tag of VLAN 0, a mere priority, is as good as no
+// tag (IEEE 802.1Q-2018 6.9).
+func (w *worker) stripVLAN(p *dv.Packet, l *hdr.Packet) bool {
+	frame := p.Data
+	l.EtherType, l.L3 = binary.BigEndian.Uint16(frame[12:]), hdr.EthLen
+	stripped := p.Flags&dv.RxVLAN != 0
+	switch {
+	case l.EtherType == typeQinQ:
+		return false
+	case l.EtherType != typeVLAN:
+		return w.vlan == 0 && !stripped || stripped && p.VLAN&vlanID == w.vlan
+	case stripped || len(frame) < hdr.EthLen+vlanLen ||
+		binary.BigEndian.Uint16(frame[14:])&vlanID != w.vlan:
+		return false
+	}
+	copy(frame[vlanLen:], frame[:12])
+	p.Data = frame[vlanLen:]
+	l.EtherType = binary.BigEndian.Uint16(p.Data[12:])
+	return true
+}
+
 // verifyChecksums parses an IP frame and verifies the checksums that the NIC did not vouch for.
 // Frames that cannot be parsed are let through: the stack refuses and counts them.
 func (w *worker) verifyChecksums(p *dv.Packet, l *hdr.Packet) bool {

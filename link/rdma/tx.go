@@ -647,3 +647,15 @@ func (s *sender) describeDatagram(headers, payload []byte, segment int) {
 	}
 	s.addVLAN()
 }
+
+// addVLAN gives the packet about to be posted the tag of our VLAN, if we are in one. Its priority
+// (PCP) is the class selector of the packet's DSCP, its upper three bits, as the NIC itself maps
+// DSCP where it is told to trust it.
+func (s *sender) addVLAN() {
+	p := &s.packet
+	if s.vlan == 0 || len(p.Bufs) == 0 {
+		return
+	}
+	p.Flags |= dv.TxVLAN
+	p.VLAN = dv.VLANTag(hdr.ClassSelector(p.Bufs[0]), s.vlan)
+}

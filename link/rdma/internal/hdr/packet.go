@@ -1,6 +1,10 @@
 package hdr
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+)
 
 // Sizes and offsets of headers, in bytes.
 const (
@@ -140,4 +144,174 @@ func (p *Packet) parseIPv6(frame []byte) {
 		}
 		return
 	}
+}
+
+// ParseSent is Parse for the headers of a frame that netstack has made and that need not have its
+// payload behind them: the lengths in the headers are not looked at, and End is the end of frame.
+// EtherType is 0 if the frame is shorter than any IP packet's.
+func (p *Packet) ParseSent(frame []byte) {
+	*p = Packet{}
+	p.parseSent(frame)
+}
+
+func (p *Packet) parseSent(frame []byte) {
+	if len(frame) < EthLen+IPv4Len {
+		return
+	}
+	p.L3, p.End = EthLen, len(frame)
+	switch p.EtherType = binary.BigEndian.Uint16(frame[12:]); p.EtherType {
+	case TypeIPv4:
+		p.Proto = frame[EthLen+9]
+		if p.Fragment = binary.BigEndian.Uint16(frame[EthLen+6:])&fragmentBits != 0; p.Fragment {
+			return
+		}
+		p.L4 = EthLen + int(frame[EthLen]&15)*4
+	case TypeIPv6:
+		p.Proto = frame[EthLen+6]
+		p.L4 = EthLen + IPv6Len
+	}
+}
+
+// IsTCP reports whether the packet is TCP, no fragment, with a header of at least 20 bytes.
+func (p *Packet) IsTCP() bool { return p.Proto == ProtoTCP && p.L4 > 0 && p.End-p.L4 >= TCPLen }
+
+// validSum is the folded sum of data that includes its own checksum.
+const validSum = 0xffff
+
+// HeaderOK verifies the IPv4 header's checksum; other frames have none.
+func (p *Packet) HeaderOK(frame []byte) bool {
+	if p.EtherType != TypeIPv4 || p.End == 0 {
+		return true
+	}
+	return checksum.Checksum(frame[p.L3:p.L3+int(frame[p.L3]&15)*4], 0) == validSum
+}
+
+// TransportOK verifies the checksum of a TCP segment or UDP datagram. True of anything else, and of
+// lengths that the stack refuses.
+func (p *Packet) TransportOK(frame []byte) bool {
+	if p.L4 == 0 {
+		return true
+	}
+	data := frame[p.L4:p.End]
+	switch p.Proto {
+	case ProtoTCP:
+		if len(data) < TCPLen {
+			return true
+		}
+	case ProtoUDP:
+		if len(data) < UDPLen {
+			return true
+		}
+		n := int(binary.BigEndian.Uint16(data[4:]))
+		if n < UDPLen || n > len(data) {
+			return true
+		}
+		data = data[:n]
+		if data[6]|data[7] == 0 {
+			return p.EtherType == TypeIPv4 // RFC 768; RFC 8200 section 8.1
+		}
+	default:
+		return true
+	}
+	return checksum.Checksum(data, p.pseudoSum(frame, len(data))) == validSum
+}
+
+// LacksChecksum reports whether a UDP datagram over IPv6 has a checksum of 0, which means none: RFC
+// 8200 section 8.1 has it discarded, and so does Linux for sockets that have not asked for such
+// ones (net/ipv6/udp.c __udp6_lib_rcv; RFC 6935 allows them for tunnels).
+func (p *Packet) LacksChecksum(frame []byte) bool {
+	return p.Proto == ProtoUDP && p.EtherType == TypeIPv6 && p.L4 != 0 && p.End-p.L4 >= UDPLen &&
+		frame[p.L4+6]|frame[p.L4+7] == 0
+}
+
+// pseudoSum returns the sum of the pseudo header of n bytes of transport.
+func (p *Packet) pseudoSum(frame []byte, n int) uint16 {
+	addresses := frame[p.L3+12 : p.L3+20]
+	if p.EtherType == TypeIPv6 {
+		addresses = frame[p.L3+8 : p.L3+40]
+	}
+	rest := [6]byte{1: p.Proto, 2: byte(n >> 24), 3: byte(n >> 16), 4: byte(n >> 8), 5: byte(n)}
+	return checksum.Checksum(rest[:], checksum.Checksum(addresses, 0))
+}
+
+// Seal writes the lengths and checksums of a frame that ends with its TCP segment.
+func (p *Packet) Seal(frame []byte) {
+	ip, tcp := frame[p.L3:], frame[p.L4:]
+	if p.EtherType == TypeIPv6 {
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-IPv6Len))
+	} else {
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:p.L4-p.L3], 0))
+	}
+	tcp[16], tcp[17] = 0, 0
+	binary.BigEndian.PutUint16(tcp[16:], ^checksum.Checksum(tcp, p.pseudoSum(frame, len(tcp))))
+}
+
+// SetDatagramLength makes the lengths in headers, which are Ethernet, IP without options or
+// extensions, and UDP, those of a datagram with n bytes of payload.
+func SetDatagramLength(headers []byte, n int) {
+	ip, udp := headers[EthLen:], headers[len(headers)-UDPLen:]
+	if ip[0]>>4 == 4 {
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)+n))
+	} else {
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-IPv6Len+n))
+	}
+	binary.BigEndian.PutUint16(udp[4:], uint16(UDPLen+n))
+}
+
+// FlowHash spreads TCP flows. The frame is IP without options or extensions, with ports at L4.
+func (p *Packet) FlowHash(frame []byte) uint32 {
+	ports := binary.BigEndian.Uint32(frame[p.L4:])
+	return mix(p.addressBits(frame), ports)
+}
+
+// QueueHash keeps the packets sent between one pair of addresses on one queue; of UDP that is no
+// fragment, those between one pair of addresses and ports. p is from ParseSent. 0: it is no IP.
+func (p *Packet) QueueHash(frame []byte) uint32 {
+	switch p.EtherType {
+	case TypeIPv4:
+	case TypeIPv6:
+		if len(frame) < EthLen+IPv6Len {
+			return 0
+		}
+	default:
+		return 0
+	}
+	ports := uint32(0)
+	if p.Proto == ProtoUDP && p.L4 > 0 && len(frame) >= p.L4+4 {
+		ports = binary.BigEndian.Uint32(frame[p.L4:])
+	}
+	return mix(p.addressBits(frame), ports)
+}
+
+// addressBits folds both IP addresses into 64 bits.
+func (p *Packet) addressBits(frame []byte) (bits uint64) {
+	h := frame[p.L3:]
+	if p.EtherType != TypeIPv6 {
+		return binary.BigEndian.Uint64(h[12:])
+	}
+	for at := 8; at < IPv6Len; at += 8 {
+		bits = bits*31 + binary.BigEndian.Uint64(h[at:])
+	}
+	return bits
+}
+
+func mix(addresses uint64, ports uint32) uint32 {
+	return uint32((addresses ^ uint64(ports)<<16) * 0x9e3779b97f4a7c15 >> 40)
+}
+
+// ClassSelector returns the upper three bits of a packet's DSCP (RFC 2474 section 4.2.2); 0 of
+// what is not IP.
+func ClassSelector(frame []byte) uint8 {
+	if len(frame) < EthLen+2 {
+		return 0
+	}
+	switch ip := frame[EthLen:]; binary.BigEndian.Uint16(frame[12:]) {
+	case TypeIPv4:
+		return ip[1] >> 5
+	case TypeIPv6:
+		return ip[0] & 15 >> 1
+	}
+	return 0
 }
