@@ -725,27 +725,6 @@ func (w *worker) deliverACK(r run, pkt *gstack.PacketBuffer) {
 	w.deliver(&r, ack)
 }
 
-// Refuse drops what begins a TCP connection with a listener, from now on: the client tries again.
-// Handshakes that have begun go on, and a port without a listener answers with a reset. A batch at
-// hand may still be delivered.
-func (e *Endpoint) Refuse() { e.refusing.Store(true) }
-
-// refuses reports whether a frame is dropped as nothing may begin any more.
-func (w *worker) refuses(frame []byte, l *hdr.Packet) bool {
-	if !w.e.refusing.Load() || !l.IsTCP() {
-		return false
-	}
-	s := hdr.Received(frame, l, w.e.flows.Key())
-	if s.Flags()&(hdr.FlagSYN|hdr.FlagACK) != hdr.FlagSYN {
-		return false
-	}
-	state, found := w.attachment.networks.Load().socket(l.EtherType, flowOf(frame, l))
-	if !found || tcp.EndpointState(state) != tcp.StateListen {
-		return false
-	}
-	return !w.drop(dropRefused)
-}
-
 // meetTimeWait decides about a SYN with a timestamp for a connection in TIME-WAIT, where netstack
 // does otherwise than Linux: see timeWaitFix of package tcpfix.
 func (w *worker) meetTimeWait(frame []byte, l *hdr.Packet) {
@@ -770,7 +749,7 @@ func (w *worker) meetTimeWait(frame []byte, l *hdr.Packet) {
 	switch f.Remote, f.RemotePort = (tcpip.Address{}), 0; {
 	case !agreed || later == 0: // netstack goes by the sequence number, as Linux does
 	case later > 0 && unread == 0 && n.listens(l.EtherType, f):
-		w.e.flows.EndTimeWait(frame, l, ep.Abort)
+		w.e.flows.EndTimeWait(&s, ep.Abort)
 	default:
 		tcpfix.AsStray(s.TCP())
 	}

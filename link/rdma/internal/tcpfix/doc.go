@@ -23,7 +23,7 @@
 //	duplicates.go      duplicates    an ACK does not say that data has come twice
 //	icmp.go            forged        a message about a segment that was never sent counts
 //	                   raisePathMTU  a path MTU below the least becomes segments of one byte
-//	too_big.go         refusal       a flight refused as too big waits for the timeout
+//	                   refusal       a flight refused as too big waits for the timeout
 //
 // Each names the behaviour, its issue upstream if there is one, and the test that tells when it is
 // no longer needed. It can then be deleted, with its field and its two calls in flows.go. The table

@@ -105,7 +105,10 @@ const (
 // checksums are verified, but for that of ICMP. The TCP checksum is not made good again.
 func (f *Flows) Received(frame []byte, p *hdr.Packet) (c Changes) {
 	if !p.IsTCP() {
-		return f.receivedOther(frame, p)
+		if p.Proto != hdr.ProtoICMP && p.Proto != hdr.ProtoICMPv6 {
+			return 0
+		}
+		return f.receivedICMP(frame, p)
 	}
 	if !f.concerned(frame[p.L4:p.End]) {
 		return 0
@@ -159,12 +162,8 @@ func (f *Flows) Arrives(frame []byte, p *hdr.Packet, payload int, flags byte) {
 // once: it will tell of data that has come twice.
 func (f *Flows) Answers(hash uint64) bool { return f.duplicates.answers(hash) }
 
-// EndTimeWait calls abort, which ends the connection in TIME-WAIT of a SYN without a reset. p has
-// been parsed from frame.
-func (f *Flows) EndTimeWait(frame []byte, p *hdr.Packet, abort func()) {
-	s := hdr.Received(frame, p, f.key)
-	f.timeWait.end(&s, abort)
-}
+// EndTimeWait calls abort, which ends the connection in TIME-WAIT of a SYN, s, without a reset.
+func (f *Flows) EndTimeWait(s *hdr.Segment, abort func()) { f.timeWait.end(s, abort) }
 
 // HandshakeEnd returns what the ACK that ends a connection's handshake has, once: its sequence
 // number, and the timestamp of the SYN. p, parsed from frame, is the segment of [HandshakeData] or
@@ -172,21 +171,6 @@ func (f *Flows) EndTimeWait(frame []byte, p *hdr.Packet, abort func()) {
 func (f *Flows) HandshakeEnd(frame []byte, p *hdr.Packet) (seq, stamp uint32) {
 	s := hdr.Received(frame, p, f.key)
 	return f.handshake.takeEnd(&s)
-}
-
-// receivedOther is Received for packets that are not TCP.
-func (f *Flows) receivedOther(frame []byte, p *hdr.Packet) (c Changes) {
-	switch {
-	case p.Proto != hdr.ProtoICMP && p.Proto != hdr.ProtoICMPv6:
-	case f.forged(frame, p):
-		return Forged
-	default:
-		if raisePathMTU(frame, p) {
-			c = PathMTU
-		}
-		noteTooBig(&f.resend, f.key, frame, p)
-	}
-	return c
 }
 
 // concerned reports whether any of the fixes may have use for a received segment.

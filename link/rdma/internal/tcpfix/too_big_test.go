@@ -25,7 +25,10 @@ func (r *resending) refuse(seq uint32, size, mtu int) {
 		message[0], message[1] = 2, 0
 		frame = f.Encode(hdr.ProtoICMPv6, message, 2)
 	}
-	noteTooBig(&r.resender, r.seed, frame, hdrtest.Parse(frame))
+	p := hdrtest.Parse(frame)
+	if s, ok := hdr.Quoted(frame, p, r.seed); ok {
+		noteTooBig(&r.resender, &s, frame, p)
+	}
 }
 
 // TestRefused: of a flight that was refused as too big echoes are older until all of it is
