@@ -22,6 +22,40 @@ func unreachable(seq uint32) []byte {
 // before is n bytes before seq.
 func before(seq, n uint32) uint32 { return seq - n }
 
+// flowsOf returns flows that these segments were sent in.
+func flowsOf(t *testing.T, sent ...hdrtest.TCPFrame) *Flows {
+	flows := New(new(virtualClock), random.Source{},
+		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true },
+		func([]byte) {})
+	for _, f := range sent {
+		pkt := packetOf(f)
+		s := hdr.ParseSent(pkt, flows.Key())
+		if _, drop := flows.Sent(pkt, &s); drop {
+			t.Errorf("segment from %d dropped", f.Seq)
+		}
+		pkt.DecRef()
+	}
+	return flows
+}
+
+// TestTooBigReceived has a message come that a segment was too big, with an MTU below the least.
+func TestTooBigReceived(t *testing.T) {
+	big := ours(1000, 1400)
+	flows := flowsOf(t, big)
+	defer flows.Close()
+	message := append([]byte{3, 4, 0, 0, 0, 0, 0, 100}, big.Bytes()[hdr.EthLen:]...)
+	router := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 9, To: 1, TTL: 64}
+	frame := router.Encode(hdr.ProtoICMP, message, 2)
+	if c := flows.Received(frame, hdrtest.Parse(frame)); c != PathMTU {
+		t.Errorf("the message changes %#x", c)
+	}
+	s, _ := hdr.Quoted(frame, hdrtest.Parse(frame), flows.Key())
+	key, hash := s.Flow()
+	if f := flows.resend.shard(hash).flows[*key]; f == nil || f.refused.mtu != leastMTU4 {
+		t.Errorf("the flow is %+v", f)
+	}
+}
+
 // TestForged has segments sent, and then messages come about others.
 func TestForged(t *testing.T) {
 	syn := func(seq uint32, flags header.TCPFlags) hdrtest.TCPFrame {
@@ -55,17 +89,7 @@ func TestForged(t *testing.T) {
 		{"data after a SYN", []hdrtest.TCPFrame{syn(77, flag), ours(78, 10)}, 88, false},
 		{"a new SYN after data", []hdrtest.TCPFrame{ours(1000, 100), syn(77, flag)}, 77, false},
 	} {
-		flows := New(new(virtualClock), random.Source{},
-			func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true },
-			func([]byte) {})
-		for _, f := range tc.sent {
-			pkt := packetOf(f)
-			s := hdr.ParseSent(pkt, flows.Key())
-			if _, drop := flows.Sent(pkt, &s); drop {
-				t.Errorf("%s: dropped", tc.name)
-			}
-			pkt.DecRef()
-		}
+		flows := flowsOf(t, tc.sent...)
 		frame := unreachable(tc.seq)
 		if got := flows.Received(frame, hdrtest.Parse(frame)) == Forged; got != tc.forged {
 			t.Errorf("%s: forged: %v", tc.name, got)
