@@ -48,16 +48,18 @@ func (e *exporter) write(w io.Writer) error {
 	var p page
 	st := e.stack
 	p.writeVersions(debug.ReadBuildInfo())
-	r := readRings(st)
+	r, s, health := readRings(st), st.Stats(), st.Health()
+	failover, switches := st.FailoverStats(), st.BackendSwitches()
 	p.writeRings(r)
-	s := st.Stats()
 	p.writeDropped(st, s, r)
 	p.writeLink(st, s)
-	p.writeBackend(st)
-	p.writeHealth(st.Health())
+	p.writeBackend(BackendOf(st), failover, switches)
+	p.writeHealth(health)
 	p.filter(st.Filter().Status())
 	p.writeNetwork(st, s)
-	p.writeHost(st)
+	if h, ok := st.HostStats(); ok {
+		p.writeHost(h)
+	}
 	sockets := st.Sockets()
 	p.writeSockets(sockets)
 	if e.program != nil {
@@ -184,11 +186,7 @@ func (p *page) writeHealth(all []stack.Health) {
 }
 
 // writeHost writes what a stack on the host's own addresses shares with Linux.
-func (p *page) writeHost(st *stack.Stack) {
-	h, ok := st.HostStats()
-	if !ok {
-		return
-	}
+func (p *page) writeHost(h stack.HostStats) {
 	p.family(counter, "twin_accepts_total",
 		"Connections that came by Linux and were accepted from a kernel socket.", of(h.Accepted))
 	p.family(counter, "twin_dials_total",
@@ -535,17 +533,15 @@ func (p *page) writeDropped(st *stack.Stack, s stack.Stats, r rings) {
 var backends = []string{"rings", "packet", "xdp", "none", "link"}
 
 // writeBackend writes what the uplink is now, and what became of the device.
-func (p *page) writeBackend(st *stack.Stack) {
-	now := BackendOf(st)
+func (p *page) writeBackend(now string, f stack.FailoverStats, switches []stack.BackendSwitch) {
 	var all []sample
 	for _, b := range backends {
 		all = append(all, truth(b == now, "backend", b))
 	}
 	p.family(gauge, "backend_info", "1 for what the uplink is now, 0 for the others.", all...)
-	f := st.FailoverStats()
 	p.family(counter, "device_losses_total", "Losses of the device, by who told first.",
 		of(f.Failed, "cause", "failed"), of(f.Removed, "cause", "removed"))
-	p.writeSwitches(st.BackendSwitches())
+	p.writeSwitches(switches)
 	count := func(name, help string, n uint64) { p.family(counter, name, help, of(n)) }
 	count("device_returns_total", "Times that the device was taken into use again.", f.Returned)
 	count("device_refused_total", "Looks for the device that found none that can serve.", f.Refused)
