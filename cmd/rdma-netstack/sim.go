@@ -272,18 +272,17 @@ const (
 // has IPv6 off.
 func (f *serveFlags) pick(uses []subnet.Use, wire wireSpec) error {
 	v4, err := subnet.Free4(uses)
+	var v6 netip.Prefix
+	if err == nil && (wire.kind != "tap" || hasIPv6()) {
+		v6, err = subnet.Free6(uses)
+	}
 	if err != nil {
 		return fmt.Errorf("%w; choose an --address", err)
 	}
 	f.addresses = []netip.Prefix{within(v4, slicePart4)}
-	if wire.kind == "tap" && !hasIPv6() {
-		return nil
+	if v6.IsValid() {
+		f.addresses = append(f.addresses, within(v6, slicePart6))
 	}
-	v6, err := subnet.Free6(uses)
-	if err != nil {
-		return fmt.Errorf("%w; choose an --address", err)
-	}
-	f.addresses = append(f.addresses, within(v6, slicePart6))
 	return nil
 }
 
