@@ -277,27 +277,23 @@ func (a *admission) sent(s *hdr.Segment) {
 		return
 	}
 	if s.Payload > 0 {
-		a.peers.note(a.peer(s))
+		flow, _ := s.Flow()
+		a.peers.note(a.hashPeer(flow))
 		return
 	}
 	const synACK = hdr.FlagSYN | hdr.FlagACK
 	if flood := a.flood.Load(); flood != nil && s.Flags()&synACK == synACK {
 		seq, _ := hdr.Numbers(s.TCP())
-		flood.synACKs.note(handshake(s, seq))
+		_, hash := s.Flow()
+		flood.synACKs.note(hashHandshake(hash, seq))
 	}
 }
 
-// peer returns the hash of a segment's remote address.
-func (a *admission) peer(s *hdr.Segment) uint64 {
-	flow, _ := s.Flow()
-	return a.key.Bytes(flow.Destination())
-}
+// hashPeer returns the hash of a flow's remote address.
+func (a *admission) hashPeer(flow *hdr.Tuple) uint64 { return a.key.Bytes(flow.Destination()) }
 
-// handshake returns the hash of a segment's flow and a sequence number.
-func handshake(s *hdr.Segment, seq uint32) uint64 {
-	_, flow := s.Flow()
-	return flow ^ uint64(seq)*0x9e3779b97f4a7c15
-}
+// hashHandshake returns the hash of a flow, given its own, and a sequence number.
+func hashHandshake(flow uint64, seq uint32) uint64 { return flow ^ uint64(seq)*0x9e3779b97f4a7c15 }
 
 // begin makes the tables for a flood.
 func (a *admission) begin() {
@@ -310,11 +306,12 @@ func (a *admission) begin() {
 // prefersSYN reports whether a received SYN goes first, and takes note of any other. The flood has
 // begun.
 func (a *admission) prefersSYN(s *hdr.Segment) bool {
-	if a.peers.has(a.peer(s)) {
+	flow, of := s.Flow()
+	if a.peers.has(a.hashPeer(flow)) {
 		return true
 	}
 	seq, _ := hdr.Numbers(s.TCP())
-	syns, hash := &a.flood.Load().syns, handshake(s, seq)
+	syns, hash := &a.flood.Load().syns, hashHandshake(of, seq)
 	if syns.has(hash) {
 		return true
 	}
@@ -326,8 +323,12 @@ func (a *admission) prefersSYN(s *hdr.Segment) bool {
 // flood has begun.
 func (a *admission) answersSYNACK(s *hdr.Segment) bool {
 	const mask = hdr.FlagSYN | hdr.FlagRST | hdr.FlagACK
+	if s.Flags()&mask != hdr.FlagACK {
+		return false
+	}
 	_, ack := hdr.Numbers(s.TCP())
-	return s.Flags()&mask == hdr.FlagACK && a.flood.Load().synACKs.has(handshake(s, ack-1))
+	_, hash := s.Flow()
+	return a.flood.Load().synACKs.has(hashHandshake(hash, ack-1))
 }
 
 const (

@@ -3,6 +3,7 @@ package hdr
 import (
 	"encoding/binary"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
@@ -211,6 +212,14 @@ func offsetsOfAny(tcp []byte) (f optionOffsets) {
 		at += int(n)
 	}
 	return f
+}
+
+// SYNOptions returns the maximum segment size, the scale of windows and whether SACK is permitted
+// in the options of a SYN, as netstack reads them.
+func SYNOptions(tcp []byte) (mss uint16, scale uint8, sack bool) {
+	end := max(TCPLen, min(int(tcp[12]>>4)*4, len(tcp)))
+	o := header.ParseSynOptions(tcp[TCPLen:end], true)
+	return o.MSS, uint8(max(o.WS, 0)), o.SACKPermitted // -1: there is none
 }
 
 // Before reports whether sequence number a comes before b, RFC 9293 section 3.4.

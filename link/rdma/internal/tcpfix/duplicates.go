@@ -112,7 +112,7 @@ func (d *duplicates) slot(hash uint64) (*duplicateShard, *duplicateSlot) {
 func (d *duplicates) noteOwnSYN(s *hdr.Segment) {
 	_, hash := s.Flow()
 	f, _, known := d.flow(hash)
-	if _, _, sack := synOptions(s.TCP()); sack {
+	if _, _, sack := hdr.SYNOptions(s.TCP()); sack {
 		f.state.Store(hash & duplicateTag)
 	} else if known {
 		f.state.Store(0)
@@ -127,7 +127,7 @@ func (d *duplicates) received(s *hdr.Segment) {
 	}
 	_, hash := s.Flow()
 	f, _, known := d.flow(hash)
-	if _, _, sack := synOptions(s.TCP()); known && !sack {
+	if _, _, sack := hdr.SYNOptions(s.TCP()); known && !sack {
 		f.state.Store(0)
 	}
 }

@@ -111,7 +111,7 @@ func TestSYNOptions(t *testing.T) {
 	} {
 		tcp := append(make([]byte, hdr.TCPLen), tc.options...)
 		tcp[12] = byte(len(tcp)/4) << 4
-		if mss, scale, _ := synOptions(tcp); mss != tc.mss || scale != tc.scale {
+		if mss, scale, _ := hdr.SYNOptions(tcp); mss != tc.mss || scale != tc.scale {
 			t.Errorf("%s: MSS %d, scale %d, want %d, %d", tc.name, mss, scale, tc.mss, tc.scale)
 		}
 	}

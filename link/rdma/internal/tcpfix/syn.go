@@ -300,7 +300,7 @@ func (x *synWindowFix) sent(s *hdr.Segment) {
 	switch first := ack == h.seq+1; {
 	case syn && first:
 		h.window = s.Window()
-		_, h.scale, _ = synOptions(s.TCP())
+		_, h.scale, _ = hdr.SYNOptions(s.TCP())
 	case syn || !first || s.Payload > 0 || s.Flags() != hdr.FlagACK:
 		x.free(slot)
 	case h.again && s.Window() == h.window:

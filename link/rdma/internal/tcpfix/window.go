@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
@@ -140,7 +138,7 @@ func (n *narrowWindow) received(s *hdr.Segment, r *resender) bool {
 
 // begins takes note of a SYN or SYN-ACK.
 func (n *narrowWindow) begins(s *hdr.Segment) {
-	mss, scale, sack := synOptions(s.TCP())
+	mss, scale, sack := hdr.SYNOptions(s.TCP())
 	_, hash := s.Flow()
 	peer := hash>>32<<32 | uint64(mss)<<8 | uint64(scale)
 	if sack {
@@ -159,12 +157,4 @@ func (n *narrowWindow) begins(s *hdr.Segment) {
 func (n *narrowWindow) sackPermitted(hash uint64) bool {
 	peer := n.peers[hash&(narrowPeers-1)].Load()
 	return peer>>32 == hash>>32 && peer&narrowSACK != 0
-}
-
-// synOptions returns the maximum segment size, the scale of windows and whether SACK is permitted
-// in the options of a SYN, as netstack reads them.
-func synOptions(tcp []byte) (mss uint16, scale uint8, sack bool) {
-	end := max(hdr.TCPLen, min(int(tcp[12]>>4)*4, len(tcp)))
-	o := header.ParseSynOptions(tcp[hdr.TCPLen:end], true)
-	return o.MSS, uint8(max(o.WS, 0)), o.SACKPermitted // -1: there is none
 }
