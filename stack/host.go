@@ -28,35 +28,6 @@ type host struct {
 	mac   macFollower
 }
 
-// HostStats counts what a stack on the host's own addresses leaves to the kernel, see
-// [Config.Host].
-type HostStats struct {
-	// Netdev whose addresses the stack serves on.
-	Netdev string
-	// FirstPort and LastPort are what connections are made from.
-	FirstPort, LastPort uint16
-	// Accepted connections that did not come by Netdev, and Dialled ones that did not leave by it.
-	Accepted, Dialled uint64
-	// Received and Sent datagrams, likewise.
-	Received, Sent uint64
-	// Rules says whether a device leads our frames to rings. Unsteered frames of ours have come by
-	// Netdev's packet sockets all the same: what tells of neighbours, ICMP errors, fragments, and
-	// all frames while there is no rule for them. Without Rules these are all.
-	Rules     bool
-	Unsteered uint64
-	// FragmentsDropped counts fragments to these addresses that were kept in vain: the others of
-	// their datagram did not come within 30 s, or more than 4 MiB of such waited.
-	FragmentsDropped uint64
-}
-
-// HostStats returns these counters; ok is false unless [Config.Host] is set.
-func (s *Stack) HostStats() (stats HostStats, ok bool) {
-	if s.host == nil {
-		return stats, false
-	}
-	return HostStats(s.host.Stats()), true
-}
-
 // errFragmentsLost says what a device lacks in host mode. The log says so when it is opened.
 var errFragmentsLost = errors.New("no rule of the device can leave fragments to Linux: it " +
 	"may take the first of a datagram, which is lost then")

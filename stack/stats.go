@@ -4,17 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"reflect"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/tcpip"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/capture"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma"
 )
@@ -171,6 +168,35 @@ func (s *Stack) ACKStats() rdma.ACKStats {
 
 // MemoryStats returns the present values. It looks at every connection.
 func (s *Stack) MemoryStats() MemoryStats { return s.memory.stats() }
+
+// HostStats counts what a stack on the host's own addresses leaves to the kernel, see
+// [Config.Host].
+type HostStats struct {
+	// Netdev whose addresses the stack serves on.
+	Netdev string
+	// FirstPort and LastPort are what connections are made from.
+	FirstPort, LastPort uint16
+	// Accepted connections that did not come by Netdev, and Dialled ones that did not leave by it.
+	Accepted, Dialled uint64
+	// Received and Sent datagrams, likewise.
+	Received, Sent uint64
+	// Rules says whether a device leads our frames to rings. Unsteered frames of ours have come by
+	// Netdev's packet sockets all the same: what tells of neighbours, ICMP errors, fragments, and
+	// all frames while there is no rule for them. Without Rules these are all.
+	Rules     bool
+	Unsteered uint64
+	// FragmentsDropped counts fragments to these addresses that were kept in vain: the others of
+	// their datagram did not come within 30 s, or more than 4 MiB of such waited.
+	FragmentsDropped uint64
+}
+
+// HostStats returns these counters; ok is false unless [Config.Host] is set.
+func (s *Stack) HostStats() (stats HostStats, ok bool) {
+	if s.host == nil {
+		return stats, false
+	}
+	return HostStats(s.host.Stats()), true
+}
 
 // FailoverStats counts what became of the device.
 type FailoverStats struct {
@@ -336,128 +362,6 @@ func (s *Stack) Capture(ctx context.Context, w io.Writer, opts capture.Options, 
 	stop := context.AfterFunc(s.life.ctx, tap.Close)
 	defer stop()
 	return tap.WriteTo(ctx, w, aboutLink(s), limit)
-}
-
-// Health returns what the reporters say: tx, rx, link, device, stack and memory, in this order.
-func (s *Stack) Health() []Health {
-	s.health.sample(s.Devices())
-	var copies error
-	for _, d := range s.Devices() {
-		if _, err := d.SendMemory(); err != nil {
-			copies = err
-		}
-	}
-	ended, held := s.life.done() != nil, s.LinkStatus().Held
-	fragments := s.host.fragmentsDropped()
-	s.health.mu.Lock()
-	defer s.health.mu.Unlock()
-	all := s.health.all
-	for i := range all {
-		all[i].AutoRecover = !ended
-		if kept := s.health.dumps[i]; len(kept) > 0 {
-			all[i].LastDump = kept[len(kept)-1].Time
-		}
-	}
-	if copies != nil {
-		all[reportTx].Notice = copies
-	}
-	if all[reportRx].Notice == nil {
-		all[reportRx].Notice = fragments
-	}
-	device := &all[reportDevice]
-	device.GracePeriod = s.cfg.Uplink.GracePeriod
-	device.AutoRecover = s.uplink.IsKept() && !ended && !held
-	return all[:]
-}
-
-// Unhealthy says why the stack should get no new clients: it has ended, it has had no link for
-// longer than Config.Uplink.MaxOutage, or its device is not recovered any more
-// (Config.Uplink.GracePeriod). Nil: it can serve.
-func (s *Stack) Unhealthy() error {
-	if err := s.life.done(); err != nil {
-		return err
-	}
-	if s.outage.now.Load() {
-		return fmt.Errorf("no link for longer than %v: %w", s.cfg.Uplink.MaxOutage, unix.ENETDOWN)
-	}
-	if st := s.LinkStatus(); st.Held {
-		return fmt.Errorf("the device failed twice within %v and is not recovered: %w",
-			s.cfg.Uplink.GracePeriod, st.Reason)
-	}
-	return nil
-}
-
-// RecoverReporter recovers a part that is in error: for device, link and stack that is
-// [Stack.Recover]. It does not wait. The error is [ErrNoRecovery] where there is nothing to do.
-func (s *Stack) RecoverReporter(reporter string) error {
-	i, err := s.health.reporterOf(reporter)
-	if err != nil {
-		return err
-	}
-	s.health.mu.Lock()
-	state, away := s.health.all[i].State, s.health.all[reportDevice].State == InError
-	s.health.mu.Unlock()
-	switch {
-	case s.life.done() != nil:
-		return fmt.Errorf("the stack has ended: %w; start the server again", ErrNoRecovery)
-	case i == reportTx || i == reportRx:
-		return fmt.Errorf("queues recover by themselves, at once: %w", ErrNoRecovery)
-	case i == reportMemory:
-		return fmt.Errorf("memory is free again when connections are read or closed: %w",
-			ErrNoRecovery)
-	case state == Healthy:
-		return fmt.Errorf("reporter %s is healthy: %w", reporter, ErrNoRecovery)
-	case !away:
-		return fmt.Errorf("the device works, and its port has no link: %w here; look at ip link, "+
-			"the cable and the switch", ErrNoRecovery)
-	}
-	s.Recover()
-	return nil
-}
-
-// Recover looks for the device now, also if it is not recovered by itself any more: see
-// Config.Uplink.GracePeriod. It does not wait, and does nothing while the device works.
-func (s *Stack) Recover() { s.uplink.Recover() }
-
-// KeptDumps returns what the rings of queues held when they went into error, the oldest first: of
-// reporter tx or rx those of single queues, of reporter device those of all queues of a device that
-// failed. The last 32 of each are kept.
-func (s *Stack) KeptDumps(reporter string) ([]dv.Dump, error) {
-	i, err := s.health.reporterOf(reporter)
-	if err != nil {
-		return nil, err
-	}
-	s.health.mu.Lock()
-	defer s.health.mu.Unlock()
-	return slices.Clone(s.health.dumps[i]), nil
-}
-
-// Dump copies what the rings hold now: of reporter tx or rx those of these queues, of reporter
-// device all. The error is [ErrNoDump] where there are none: for the other reporters, on packet
-// sockets, and while the device is away. ctx bounds the wait for the receive workers.
-func (s *Stack) Dump(ctx context.Context, reporter string) ([]dv.Dump, error) {
-	i, err := s.health.reporterOf(reporter)
-	switch {
-	case err != nil:
-		return nil, err
-	case i == reportLink || i == reportStack || i == reportMemory:
-		return nil, fmt.Errorf("reporter %s has no rings; health shows all there is: %w",
-			reporter, ErrNoDump)
-	}
-	d := s.Device()
-	if d == nil {
-		return nil, fmt.Errorf("the stack is on no device with rings at present: %w", ErrNoDump)
-	}
-	all, err := d.Dump(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if i != reportDevice {
-		all = slices.DeleteFunc(all, func(d dv.Dump) bool {
-			return !strings.HasPrefix(d.Queue, reporter)
-		})
-	}
-	return all, nil
 }
 
 // aboutLink describes the link in the file.

@@ -50,6 +50,7 @@ func (e *exporter) write(w io.Writer) error {
 	p.writeVersions(debug.ReadBuildInfo())
 	r, s, health := readRings(st), st.Stats(), st.Health()
 	failover, switches := st.FailoverStats(), st.BackendSwitches()
+	host, shared := st.HostStats()
 	p.writeRings(r)
 	p.writeDropped(st, s, r)
 	p.writeLink(st, s)
@@ -57,8 +58,8 @@ func (e *exporter) write(w io.Writer) error {
 	p.writeHealth(health)
 	p.filter(st.Filter().Status())
 	p.writeNetwork(st, s)
-	if h, ok := st.HostStats(); ok {
-		p.writeHost(h)
+	if shared {
+		p.writeHost(host)
 	}
 	sockets := st.Sockets()
 	p.writeSockets(sockets)
