@@ -2,6 +2,7 @@ package tcpfix
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -39,8 +40,10 @@ const (
 	gatePause = 500 * time.Microsecond
 	// leastFlight gives the bytes in flight from which on that is done.
 	leastFlight = 128 << 10
-	// maxReports bounds how many wait.
-	maxReports = 64
+	// maxReports bounds how many wait, and someReports how many are delivered at a time: the rest
+	// may become needless.
+	maxReports  = 512
+	someReports = 8
 	// maxRanges says how many ranges a SACK option has at most.
 	maxRanges = 4
 )
@@ -81,6 +84,11 @@ func (r *reorderWindow) gateReport(shard *reorderShard, f *reorderFlow, s *hdr.S
 		return 0
 	}
 	x := reportOf(s, blocks)
+	if n := len(g.waiting); n > 0 && hdr.Before(g.waiting[n-1].ack, x.ack) {
+		g.waiting = slices.DeleteFunc(g.waiting, func(y report) bool {
+			return y.superseded(&x, &ranges{})
+		})
+	}
 	for n := len(g.waiting); n > 0 && g.waiting[n-1].superseded(&x, g.toldBefore(n-1)); n-- {
 		g.waiting = g.waiting[:n-1]
 	}
@@ -181,11 +189,16 @@ func (r *reorderWindow) takeReports(shard *reorderShard, t *hdr.Tuple) (waiting 
 		return nil
 	}
 	g := &f.gate
-	if len(g.waiting) < maxReports && g.netstackBehind() {
+	full := len(g.waiting) >= maxReports
+	if !full && g.netstackBehind() {
 		g.timer.Reset(gatePause)
 		return nil
 	}
-	waiting, g.waiting = g.waiting, nil
+	some := min(len(g.waiting), someReports)
+	waiting = slices.Clone(g.waiting[:some])
+	if g.waiting = slices.Delete(g.waiting, 0, some); len(g.waiting) > 0 {
+		g.timer.Reset(gatePause)
+	}
 	g.passes, g.told = true, waiting[len(waiting)-1].ranges
 	return waiting
 }
