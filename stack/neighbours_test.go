@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/stack"
@@ -426,6 +427,68 @@ func TestAbsentNeighbours(t *testing.T) {
 		})
 	}
 	dials.Wait()
+}
+
+// synFrame makes a client's SYN to port 80 of address to.
+func synFrame(from, to netip.Addr) []byte {
+	tcp := make(header.TCP, header.TCPMinimumSize)
+	tcp.Encode(&header.TCPFields{SrcPort: 4000, DstPort: 80, SeqNum: 1, WindowSize: 65535,
+		DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn})
+	src, dst := tcpip.AddrFromSlice(from.AsSlice()), tcpip.AddrFromSlice(to.AsSlice())
+	tcp.SetChecksum(^tcp.CalculateChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber,
+		src, dst, uint16(len(tcp)))))
+	ip, kind := make([]byte, header.IPv4MinimumSize), []byte{8, 0}
+	if to.Is4() {
+		h := header.IPv4(ip)
+		h.Encode(&header.IPv4Fields{TotalLength: uint16(len(ip) + len(tcp)), TTL: 64,
+			Protocol: uint8(header.TCPProtocolNumber), SrcAddr: src, DstAddr: dst})
+		h.SetChecksum(^h.CalculateChecksum())
+	} else {
+		ip, kind = make([]byte, header.IPv6MinimumSize), []byte{0x86, 0xdd}
+		header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(tcp)), HopLimit: 64,
+			TransportProtocol: header.TCPProtocolNumber, SrcAddr: src, DstAddr: dst})
+	}
+	return slices.Concat(macOurs, macOther, kind, ip, tcp)
+}
+
+// TestHandshakeWithoutNeighbour: a client's hardware address is not answered for while a handshake
+// asks for it, three seconds. The SYN-ACK comes once it is.
+func TestHandshakeWithoutNeighbour(t *testing.T) {
+	for _, addrs := range [][2]string{{"192.0.2.9", "192.0.2.1"}, {"2001:db8::9", "2001:db8::1"}} {
+		t.Run(addrs[0], func(t *testing.T) {
+			client, server := netip.MustParseAddr(addrs[0]), netip.MustParseAddr(addrs[1])
+			v := newVirtualTime(t)
+			cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+				NoAnnounce: true}, Addresses: []netip.Prefix{
+				netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}
+			v.option(&cfg)
+			s, st := onStation(t, cfg)
+			ln, err := s.Listen("tcp", ":80")
+			must(t, err)
+			defer ln.Close()
+			st.send(synFrame(client, server))
+			v.sleep(t, 6500*time.Millisecond) // netstack repeats it after 1, 3 and 7 s
+			asks := st.count(nil, func(f []byte) bool { _, ok := asked(f); return ok })
+			if asks < 3 {
+				t.Fatalf("%d questions", asks)
+			}
+			st.onFrame(func(f []byte) {
+				if a, ok := asked(f); ok && a == client {
+					st.send(answerFrom(macOther, a))
+				}
+			})
+			v.sleep(t, 10*time.Second)
+			if n := st.count(macOther, func(f []byte) bool {
+				at := 14 + header.IPv4MinimumSize
+				if !server.Is4() {
+					at = 14 + header.IPv6MinimumSize
+				}
+				return len(f) > at+13 && f[at+13] == byte(header.TCPFlagSyn|header.TCPFlagAck)
+			}); n == 0 {
+				t.Error("no SYN-ACK")
+			}
+		})
+	}
 }
 
 // TestGroupFrameDrops: a SYN to all hosts is dropped and counted, not answered.

@@ -399,7 +399,9 @@ func (n *Table) resolved(hop tcpip.Address, mac tcpip.LinkAddress, err tcpip.Err
 				_ = q.nic.WritePacketToRemote(mac, pkt)
 			} else {
 				n.net.Stats().IP.OutgoingPacketErrors.Increment()
-				q.nic.Failed(pkt)
+				if !answersSYN(pkt) {
+					q.nic.Failed(pkt)
+				}
 			}
 			pkt.DecRef()
 		}
@@ -407,6 +409,16 @@ func (n *Table) resolved(hop tcpip.Address, mac tcpip.LinkAddress, err tcpip.Err
 			return
 		}
 	}
+}
+
+// answersSYN reports whether a packet is a SYN-ACK. The handshake sends it again: that a client's
+// host does not answer for three seconds, as behind a cable that was out, does not end it (RFC 1122
+// section 4.2.3.9). netstack would end it, and reset the client's data, which may follow at once.
+func answersSYN(pkt *gstack.PacketBuffer) bool {
+	const synACK = header.TCPFlagSyn | header.TCPFlagAck
+	tcp := header.TCP(pkt.TransportHeader().Slice())
+	return pkt.TransportProtocolNumber == header.TCPProtocolNumber &&
+		len(tcp) >= header.TCPMinimumSize && tcp.Flags()&synACK == synACK
 }
 
 // takeHeld removes the packets of a neighbour from its queue, and the queue once it is empty, so
