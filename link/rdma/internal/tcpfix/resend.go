@@ -652,8 +652,8 @@ func (r *resender) close() {
 //
 // Upstream: docs/upstream/05-go-back.md. No longer needed when TestGoBackOfNetstack fails.
 
-// maxRound bounds the segments of a round: what a peer's smallest usual window holds.
-const maxRound = 32
+// maxRound bounds the segments of a round: on a long path thousands are in flight.
+const maxRound = 256
 
 // round holds what is sent again from here at once.
 type round struct {
