@@ -54,6 +54,7 @@ type report struct {
 	ack, seq uint32
 	stamp    [2]uint32 // timestamp and echo
 	stamped  bool
+	twice    bool // it tells of data that has come twice, which netstack counts
 	ranges   ranges
 }
 
@@ -129,6 +130,8 @@ func (g *reportGate) toldBefore(i int) *ranges {
 func reportOf(s *hdr.Segment, blocks []byte) (x report) {
 	x.seq, x.ack = hdr.Numbers(s.TCP())
 	x.ranges = rangesOf(blocks)
+	sack := s.Options().SACK
+	x.twice = len(sack) >= 10 && startsBelow(s, sack)
 	if stamp := s.Options().Timestamp; len(stamp) == hdr.TimestampLen {
 		x.stamped = true
 		x.stamp = [2]uint32{binary.BigEndian.Uint32(stamp[2:]), binary.BigEndian.Uint32(stamp[6:])}
@@ -140,7 +143,7 @@ func reportOf(s *hdr.Segment, blocks []byte) (x report) {
 // is as acceptable: a forged one does not take the place of a genuine one.
 func (x *report) superseded(by *report, told *ranges) bool {
 	const maxStep = 1 << 20 // a second of a clock that counts microseconds
-	if x.seq != by.seq || hdr.Before(by.ack, x.ack) || x.stamped != by.stamped ||
+	if x.twice || x.seq != by.seq || hdr.Before(by.ack, x.ack) || x.stamped != by.stamped ||
 		by.stamp[0]-x.stamp[0] > maxStep || by.stamp[1]-x.stamp[1] > maxStep {
 		return false
 	}

@@ -162,6 +162,19 @@ func TestReportsCount(t *testing.T) {
 	}
 }
 
+// TestReportOfData: what tells of data come twice is delivered, though a later one says the rest.
+func TestReportOfData(t *testing.T) {
+	r, c := gated(t, 300)
+	c.unread = busyAt
+	r.keeps("one of data come twice", true, 2000, 7, 0, 1000, 4000, 5000)
+	r.keeps("one of the rest", true, 3000, 7, 4000, 5000)
+	c.unread = 0
+	r.wait(gatePause)
+	if len(r.delivered) != 2 {
+		t.Errorf("%d are delivered, want both", len(r.delivered))
+	}
+}
+
 // TestReportRemoved: what netstack was not told does not make a later report needless.
 func TestReportRemoved(t *testing.T) {
 	r, c := gated(t, 300)
