@@ -137,6 +137,8 @@ var piecesOnWire = []wireBehaviour{
 			answer := "none"
 			if x.name[:3] != "an " || strings.HasSuffix(x.name, "skipped") {
 				answer = summary(w.next("the SYN-ACK", is(6, from)))
+			} else {
+				w.summaries() // of its option, too, unless less than a second ago
 			}
 			w.Text(x.name+", SYN", answer)
 		}
