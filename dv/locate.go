@@ -403,18 +403,18 @@ func (m *host) checkPrivileges(device string, p *plan) error {
 
 // DeviceInfo describes one port of an RDMA device of this machine.
 type DeviceInfo struct {
-	// Name is the RDMA device ("mlx5_0"), Netdev its port's interface, Node the
+	// Name holds the RDMA device ("mlx5_0"), Netdev its port's interface, Node the
 	// device node ("/dev/infiniband/uverbs0").
 	Name, Netdev, Node string
-	// Firmware is its version, Type the hca_type ("MT4125"), GUID the node GUID.
+	// Firmware holds its version, Type the hca_type ("MT4125"), GUID the node GUID.
 	Firmware, Type, GUID string
 	// Port gives the number of the port that Netdev is at, and Ports how many the device has: 1,
 	// but for a card with several ports on one device, and in switchdev mode, where the functions'
 	// representors are ports as well.
 	Port, Ports int
-	// LinkLayer is "Ethernet" or "InfiniBand".
+	// LinkLayer says "Ethernet" or "InfiniBand".
 	LinkLayer string
-	// State is "ACTIVE" or "DOWN", Rate as sysfs has it ("100 Gb/sec (4X EDR)"). Find leaves them
+	// State says "ACTIVE" or "DOWN", Rate as sysfs has it ("100 Gb/sec (4X EDR)"). Find leaves them
 	// out.
 	State, Rate string
 	// MAC and MTU are the netdev's.
@@ -422,7 +422,7 @@ type DeviceInfo struct {
 	MTU int
 	// Representor: the netdev stands for a function behind the e-switch (switchdev).
 	Representor bool
-	// Why is nil if Open would be tried, else the error it would return.
+	// Why stays nil if Open would be tried, else the error it would return.
 	Why error
 }
 
@@ -525,12 +525,12 @@ func (m *host) describePort(n *node, port uint8) DeviceInfo {
 	return info
 }
 
-// Network is how Linux uses the netdev of a port: what a second host on the same
+// Network tells how Linux uses the netdev of a port: what a second host on the same
 // link needs to know besides its own address.
 type Network struct {
 	// Netdev gives the name of the port's interface.
 	Netdev string
-	// Addresses are Linux's own there.
+	// Addresses holds Linux's own there.
 	Addresses []netip.Addr
 	// Subnets lists the prefixes on the link, without the link-local ones, longest first.
 	Subnets []netip.Prefix

@@ -268,7 +268,7 @@ func (p *parser) parseEther() (node, error) {
 	return station{d, [6]byte(mac)}, nil
 }
 
-// maxProgram is BPF_MAXINSNS of linux include/uapi/linux/bpf_common.h.
+// maxProgram repeats BPF_MAXINSNS of linux include/uapi/linux/bpf_common.h.
 const maxProgram = 4096
 
 // parseProgram reads a classic BPF program as tcpdump -ddd prints it: the number of instructions,

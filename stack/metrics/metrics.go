@@ -73,7 +73,7 @@ func (e *exporter) write(w io.Writer) error {
 	return err
 }
 
-// ContentType is that of what [Handler] answers.
+// ContentType names that of what [Handler] answers.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
 // prefix of all names.
@@ -86,10 +86,10 @@ const (
 	histogram = "histogram"
 )
 
-// page is the text that is written. Its methods are called by one goroutine.
+// page holds the text that is written. Its methods are called by one goroutine.
 type page struct{ bytes.Buffer }
 
-// sample is one line: what follows the name of its family, labels by name and value in turn, and
+// sample holds one line: what follows the name of its family, labels by name and value in turn, and
 // the value.
 type sample struct {
 	suffix string
@@ -217,7 +217,7 @@ func (p *page) writeEvents(st *stack.Stack) {
 		"Every counter of the stack, by its name in rdma-netstack status stats.", all...)
 }
 
-// rings are the queues that carry frames: of a device, or of packet sockets.
+// rings holds the queues that carry frames: of a device, or of packet sockets.
 type rings struct {
 	device      string
 	info        []string // labels of device_info
@@ -230,7 +230,7 @@ type rings struct {
 	outOfBuffer uint64 // of the port
 }
 
-// rxQueue has what rings and packet sockets count alike.
+// rxQueue holds what rings and packet sockets count alike.
 type rxQueue struct {
 	packets, bytes, polls, hits, wakeups, stalls, resets uint64
 	tooLong, failed, malformed                           uint64

@@ -146,9 +146,9 @@ func (p *Packet) parseIPv6(frame []byte) {
 	}
 }
 
-// ParseSent is Parse for the headers of a frame that netstack has made and that need not have its
-// payload behind them: the lengths in the headers are not looked at, and End is the end of frame.
-// EtherType is 0 if the frame is shorter than any IP packet's.
+// ParseSent does what Parse does for the headers of a frame that netstack has made and that need
+// not have its payload behind them: the lengths in the headers are not looked at, and End is the
+// end of frame. EtherType stays 0 if the frame is shorter than any IP packet's.
 func (p *Packet) ParseSent(frame []byte) {
 	*p = Packet{}
 	p.parseSent(frame)
@@ -175,7 +175,7 @@ func (p *Packet) parseSent(frame []byte) {
 // IsTCP reports whether the packet is TCP, no fragment, with a header of at least 20 bytes.
 func (p *Packet) IsTCP() bool { return p.Proto == ProtoTCP && p.L4 > 0 && p.End-p.L4 >= TCPLen }
 
-// validSum is the folded sum of data that includes its own checksum.
+// validSum gives the folded sum of data that includes its own checksum.
 const validSum = 0xffff
 
 // HeaderOK verifies the IPv4 header's checksum; other frames have none.

@@ -120,7 +120,7 @@ const (
 
 	// FlagsLast end a run of segments that may be merged.
 	FlagsLast = FlagPSH | FlagFIN
-	// FlagsSpecial are those of segments that are never merged.
+	// FlagsSpecial holds those of segments that are never merged.
 	FlagsSpecial = FlagSYN | FlagRST | FlagURG | FlagCWR
 )
 
@@ -145,7 +145,7 @@ type Options struct {
 	Malformed bool
 }
 
-// optionOffsets are Options as offsets from the TCP header, so that a Segment is small; 0: none.
+// optionOffsets holds Options as offsets from the TCP header, so that a Segment is small; 0: none.
 type optionOffsets struct {
 	stamp, sack, sackLen uint8
 	malformed            bool
@@ -181,7 +181,7 @@ func offsetsOf(tcp []byte) (f optionOffsets) {
 	return offsetsOfAny(tcp)
 }
 
-// offsetsOfAny is offsetsOf for any layout.
+// offsetsOfAny does what offsetsOf does for any layout.
 func offsetsOfAny(tcp []byte) (f optionOffsets) {
 	end := int(tcp[12]>>4) * 4
 	if end > len(tcp) {
@@ -230,7 +230,7 @@ func Numbers(tcp []byte) (seq, ack uint32) {
 	return binary.BigEndian.Uint32(tcp[4:]), binary.BigEndian.Uint32(tcp[8:])
 }
 
-// Tuple is the addresses and ports of a flow: source and destination address, 16 bytes each, an
+// Tuple holds the addresses and ports of a flow: source and destination address, 16 bytes each, an
 // IPv4 address in the first four, then source and destination port.
 type Tuple [36]byte
 

@@ -38,7 +38,7 @@ func flowsOf(t *testing.T, sent ...hdrtest.TCPFrame) *Flows {
 	return flows
 }
 
-// TestTooBigReceived has a message come that a segment was too big, with an MTU below the least.
+// TestTooBigReceived delivers a message that a segment was too big, with an MTU below the least.
 func TestTooBigReceived(t *testing.T) {
 	big := ours(1000, 1400)
 	flows := flowsOf(t, big)

@@ -28,7 +28,7 @@ import (
 // maxQuoted is more than any send buffer, in bytes.
 const maxQuoted = 1 << 26
 
-// receivedICMP is Received for messages of ICMP.
+// receivedICMP does what Received does for messages of ICMP.
 func (f *Flows) receivedICMP(frame []byte, p *hdr.Packet) (c Changes) {
 	s, ours := hdr.Quoted(frame, p, f.key)
 	if ours && f.forged(&s) {

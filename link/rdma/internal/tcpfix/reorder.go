@@ -298,10 +298,11 @@ func (r *reorderWindow) judgeACK(shard *reorderShard, f *reorderFlow, s *hdr.Seg
 	if twice {
 		blocks = blocks[8:]
 	}
-	if f.shown && pure && (!gap || ofDataSent(blocks, ack, end)) {
+	sent := !gap || ofDataSent(blocks, ack, end)
+	if sent && f.shown && pure {
 		return r.gateReport(shard, f, s, blocks, end)
 	}
-	if !gap || f.shown || !ofDataSent(blocks, ack, end) {
+	if !sent || f.shown || !gap {
 		return 0
 	}
 	f.used = now

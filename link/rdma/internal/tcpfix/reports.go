@@ -1,6 +1,7 @@
 package tcpfix
 
 import (
+	"bytes"
 	"encoding/binary"
 	"slices"
 	"time"
@@ -97,7 +98,7 @@ func (r *reorderWindow) gateReport(shard *reorderShard, f *reorderFlow, s *hdr.S
 		g.told = x.ranges
 		return 0
 	}
-	x.frame = append([]byte(nil), s.Frame...)
+	x.frame = bytes.Clone(s.Frame)
 	if g.waiting = append(g.waiting, x); len(g.waiting) == 1 {
 		g.lookLater(r, shard, s)
 	}
@@ -179,7 +180,9 @@ func (r *reorderWindow) deliverReports(shard *reorderShard, t *hdr.Tuple) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	if f := shard.flows[*t]; f != nil {
-		f.gate.passes = false
+		if f.gate.passes = false; len(f.gate.waiting) > 0 {
+			f.gate.timer.Reset(gatePause)
+		}
 	}
 }
 
@@ -192,16 +195,12 @@ func (r *reorderWindow) takeReports(shard *reorderShard, t *hdr.Tuple) (waiting 
 		return nil
 	}
 	g := &f.gate
-	full := len(g.waiting) >= maxReports
-	if !full && g.netstackBehind() {
+	if len(g.waiting) < maxReports && g.netstackBehind() {
 		g.timer.Reset(gatePause)
 		return nil
 	}
-	some := min(len(g.waiting), someReports)
-	waiting = slices.Clone(g.waiting[:some])
-	if g.waiting = slices.Delete(g.waiting, 0, some); len(g.waiting) > 0 {
-		g.timer.Reset(gatePause)
-	}
+	waiting = slices.Clone(g.waiting[:min(len(g.waiting), someReports)])
+	g.waiting = slices.Delete(g.waiting, 0, len(waiting))
 	g.passes, g.told = true, waiting[len(waiting)-1].ranges
 	return waiting
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 )
 
-// slowConn is a connection of which so many segments wait for netstack.
+// slowConn stands for a connection of which so many segments wait for netstack.
 type slowConn struct {
 	tcpip.PacketOwner
 	unread int
@@ -53,7 +53,7 @@ func reportIn(frame []byte) (ack uint32, blocks []span) {
 	return ack, blocks
 }
 
-// keeps has the peer acknowledge, and compares whether that is held back.
+// keeps sends an acknowledgement of the peer, and compares whether that is held back.
 func (r *reordering) keeps(what string, want bool, ack, seq uint32, blocks ...uint32) {
 	r.t.Helper()
 	if kept, _ := r.ack(ack, seq, blocks...); kept != want {
