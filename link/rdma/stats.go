@@ -60,7 +60,7 @@ type Stats struct {
 	TxUSO     uint64 // of these, datagrams of one size
 	TxWaits   uint64 // waits for room: of a datagram, or of a segment as the backlog was full
 	TxDropped uint64 // refused because there still was no room
-	TxResent  uint64 // TCP segments sent again by the link, see tcpfix; unknown to netstack
+	TxResent  uint64 // TCP segments sent again by the link, or later than by netstack, see tcpfix
 	TxSpared  uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
 	// TxNeedless counts segments sent again as an acknowledgement was late, by netstack or the
 	// link, that the peer had: nothing was lost or out of order, see tcpfix/resend.go.

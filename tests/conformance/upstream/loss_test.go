@@ -431,32 +431,40 @@ func TestResendEcho(t *testing.T) {
 		"SACK of one that was sent again 5 ms after the first", len(later))
 }
 
+// flying returns a host with so many segments of 1000 bytes in flight, which begin at at(acked),
+// more to send, and what at gives for the nth segment.
+func flying(t *testing.T, flight int) (h *host, acked int, at func(n int) uint32) {
+	const size = 1000
+	buffer := tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 16 << 20, Max: 16 << 20}
+	control := tcpip.CongestionControlOption("reno")
+	h = newHost(t, false, &buffer, &control)
+	c := h.open(mss(size+36), sackOK(), scale(10))
+	h.silent = true
+	at = func(n int) uint32 { return uint32(1 + n*size) }
+	h.write(c, 3*flight*size)
+	sent := len(h.sent())
+	for sent-acked < flight {
+		before := sent
+		h.advance(10 * time.Millisecond)
+		for acked < before {
+			acked = min(acked+2, before)
+			h.send(segment{flags: ack, seq: 1, ack: at(acked), win: -1})
+			sent += len(h.sent())
+		}
+		if sent == before {
+			t.Fatalf("%d segments are in flight, want %d", sent-acked, flight)
+		}
+	}
+	return h, acked, at
+}
+
 // TestRecoveryCost: within a recovery each acknowledgement has netstack look at all segments in
 // flight: with 5,120 of these one takes several times as long as with 320.
 func TestRecoveryCost(t *testing.T) {
-	const size, reports = 1000, 50
+	const reports = 50
 	took := map[int]time.Duration{}
 	for _, flight := range []int{320, 5120} {
-		buffer := tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 16 << 20, Max: 16 << 20}
-		control := tcpip.CongestionControlOption("reno")
-		h := newHost(t, false, &buffer, &control)
-		c := h.open(mss(size+36), sackOK(), scale(10))
-		h.silent = true
-		at := func(n int) uint32 { return uint32(1 + n*size) }
-		h.write(c, 3*flight*size)
-		acked, sent := 0, len(h.sent())
-		for sent-acked < flight {
-			before := sent
-			h.advance(10 * time.Millisecond)
-			for acked < before {
-				acked = min(acked+2, before)
-				h.send(segment{flags: ack, seq: 1, ack: at(acked), win: -1})
-				sent += len(h.sent())
-			}
-			if sent == before {
-				t.Fatalf("%d segments are in flight, want %d", sent-acked, flight)
-			}
-		}
+		h, acked, at := flying(t, flight)
 		var each []time.Duration
 		for n := range reports { // each second one is lost
 			gap := acked + 1 + 2*n
@@ -471,4 +479,33 @@ func TestRecoveryCost(t *testing.T) {
 	}
 	shows(t, "41-recovery-cost", took[5120] > 4*took[320], "an acknowledgement takes %v with "+
 		"5,120 segments in flight, %v with 320", took[5120], took[320])
+}
+
+// TestRecoveryBurst: each second segment of a flight is lost, and the others arrive 10 us apart.
+// Each that arrives has several sent again: the queue that lost the others gets more than it lets
+// out.
+func TestRecoveryBurst(t *testing.T) {
+	const flight, some = 160, 20
+	h, acked, at := flying(t, flight)
+	h.advance(10 * time.Millisecond)
+	most, last := 0, make([]int, 0, flight/2)
+	for n := range flight / 2 {
+		gap := acked + 1 + 2*n
+		blocks := [][2]uint32{{at(gap), at(gap + 1)}}
+		for i := 1; i < 3 && i <= n; i++ {
+			blocks = append(blocks, [2]uint32{at(gap - 2*i), at(gap - 2*i + 1)})
+		}
+		h.advance(10 * time.Microsecond)
+		h.send(segment{flags: ack, seq: 1, ack: at(acked), win: -1,
+			options: options(h.sack(0, blocks...))})
+		last = append(last, len(h.sent()))
+		sum := 0
+		for _, n := range last[max(0, len(last)-some):] {
+			sum += n
+		}
+		most = max(most, sum)
+	}
+	shows(t, "42-recovery-burst", most > some+some/2,
+		"while %d segments arrive of a flight that has lost each second one, %d are sent again",
+		some, most)
 }

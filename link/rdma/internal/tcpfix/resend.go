@@ -131,12 +131,18 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 			return false
 		}
 		if f = (&resendFlow{una: seq, end: end, longest: r.longest}); !repeated {
-			f.told, f.rtt = true, max(r.path(hash), time.Millisecond)
+			f.told = true
+			f.measure(r.path(hash))
 		}
 		shard.flows[*t] = f
 		r.number.Add(1)
 	}
 	now := r.clock.NowMonotonic()
+	if f.paced.passes == pkt {
+		f.paced.passes = nil
+		f.note(s, now)
+		return false
+	}
 	if repeated && !f.own {
 		if owner, ok := pkt.Owner.(connection); ok {
 			owner.CountResend(seq + size)
@@ -150,7 +156,7 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 		f.timed.add(span{seq, seq + size})
 	}
 	f.repeated = f.repeated || repeated
-	before := f.dataAt
+	before, own := f.dataAt, f.own
 	if repeated && r.sackOK(hash) && f.noteProbe(seq, seq+size, now) {
 		r.soon(0)
 	}
@@ -174,7 +180,8 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 	if size > 0 && f.dataAt == now {
 		f.back.noteSent(seq, seq+size, f.dataStamp, now.Sub(before))
 	}
-	return false
+	return size > 0 && !own &&
+		r.paceResend(shard, t, f, delayed{seq, seq + size, repeated, pkt}, now)
 }
 
 // isSuper reports whether a packet is cut by the NIC.
@@ -281,6 +288,7 @@ func (r *resender) forget(shard *resendShard, t *hdr.Tuple) {
 func (r *resender) drop(shard *resendShard, t hdr.Tuple) {
 	if f := shard.flows[t]; f != nil {
 		f.release(len(f.parts))
+		f.paced.close()
 		delete(shard.flows, t)
 		r.number.Add(-1)
 	}
@@ -311,6 +319,8 @@ type resendFlow struct {
 	tries int                 // since the peer acknowledged something
 	due   bool                // to be sent now
 	rtt   time.Duration       // the shortest; 0: not known
+	// what it was while nothing was missing, which one acknowledgement raises by an eighth at most
+	recent time.Duration
 
 	ack    uint32 // sent last
 	window uint16
@@ -330,6 +340,7 @@ type resendFlow struct {
 	timed     timedResends
 	repair    repair
 	refused   refusal
+	paced     pacedResends
 
 	longest func(tcpip.NetworkProtocolNumber) int // the resender's
 }
@@ -440,6 +451,12 @@ func (f *resendFlow) acknowledged(s *hdr.Segment, now tcpip.MonotonicTime) bool 
 func (f *resendFlow) measure(rtt time.Duration) {
 	if rtt = max(rtt, time.Millisecond); f.rtt == 0 || rtt < f.rtt {
 		f.rtt = rtt
+	}
+	if f.recent == 0 {
+		f.recent = rtt
+	}
+	if len(f.repair.sacked) == 0 && !f.back.on {
+		f.recent = min(rtt, f.recent+f.recent/8)
 	}
 }
 
@@ -600,6 +617,9 @@ func (r *resender) due(shard *resendShard) (due []resendDue) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	for t, f := range shard.flows {
+		if len(f.paced.waiting) > 0 {
+			continue
+		}
 		if f.repairDue(now) && len(f.parts) > 0 {
 			due = append(due, resendDue{t, f, f.parts[0].pkt.IncRef(), 0})
 			continue
