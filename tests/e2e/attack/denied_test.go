@@ -170,9 +170,9 @@ func floodDenied(t *testing.T, link []string) {
 		elsewhere[i] = slices.Concat(nobody, denied[i][6:])
 	}
 	w.timesUnder(p, f, denied) // the process has the NIC drop what it has seen to come
-	before := w.filtered()
 	var quiet, apart, flooded []time.Duration
-	w.times() // connections are made, and the server is warm
+	w.times() // connections are made, the server is warm, and has read what has come until then
+	before := w.filtered()
 	sent := 0
 	var spent time.Duration
 	for range max(1, int(*attackTime/(10*time.Second))) { // in turns
