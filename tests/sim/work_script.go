@@ -112,7 +112,8 @@ func (j *job) atOnce() time.Duration {
 	if h.Rings { // one process's rings may have it, and another is to get it
 		d += h.Late
 	}
-	if j.w.plan.has(LinkDown, Flapping) { // the first answer after that waits for the neighbour's
+	// The first answer after that waits for the neighbour's.
+	if j.w.plan.has(LinkDown, HeldWithoutLink, Flapping) {
 		d += 2 * (n.Delay + n.Jitter + n.Quantum)
 	}
 	if h.Netdev.Room > 0 { // what the interface has no room for is tried again each millisecond
