@@ -272,7 +272,7 @@ func (b *builder) writeWorkspace(ctx context.Context, plan *Plan) error {
 		return fmt.Errorf("%s is not the source of %s: %w", b.Source, Module, err)
 	}
 	if b.env.GOWORK == "" || b.env.GOWORK == "off" {
-		n, err := space.useVendored(filepath.Dir(b.env.GOMOD), filepath.Join(b.at, "vendor"),
+		n, err := space.useVendored(filepath.Dir(b.env.GOMOD), filepath.Join(b.Cache, "vendor"),
 			source.has)
 		if err != nil {
 			return fmt.Errorf("copy the vendor directory: %w", err)
@@ -285,11 +285,9 @@ func (b *builder) writeWorkspace(ctx context.Context, plan *Plan) error {
 	if !slices.Contains(space.use, b.Source) {
 		space.use = append(space.use, b.Source)
 	}
-	file := filepath.Join(b.at, "go.work")
-	if err := writeFile(file, []byte(space.text())); err != nil {
+	if err := b.useWorkspace(); err != nil {
 		return err
 	}
-	b.tool.env = append(b.tool.env, "GOWORK="+file)
 	if _, err := b.tool.output(ctx, "mod", "download", xnetModule); err != nil {
 		return err
 	}
@@ -307,7 +305,22 @@ func (b *builder) writeWorkspace(ctx context.Context, plan *Plan) error {
 		return err
 	}
 	space.replaceModule(xnetModule, to)
-	return writeFile(file, []byte(space.text()))
+	return b.useWorkspace()
+}
+
+// useWorkspace writes the workspace as it is now, and has the go command use it.
+func (b *builder) useWorkspace() error {
+	file, err := b.writeByContent("go.work", []byte(b.space.text()))
+	b.tool.env = append(b.tool.env, "GOWORK="+file)
+	return err
+}
+
+// writeByContent writes a file of this program's to a directory that is named by its content:
+// another build of the same module may run at the same time, with other packages or flags.
+func (b *builder) writeByContent(name string, text []byte) (path string, err error) {
+	sum := sha256.Sum256(text)
+	path = filepath.Join(b.at, fmt.Sprintf("%x", sum[:6]), name)
+	return path, writeFile(path, text)
 }
 
 // sourceModules holds the modules that our own needs.
@@ -403,8 +416,7 @@ func (b *builder) writeOverlay(files map[string][]byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name := filepath.Join(b.at, "overlay.json")
-	return name, writeFile(name, list)
+	return b.writeByContent("overlay.json", list)
 }
 
 // writeFile writes a file in whole, as others may read it.
@@ -445,7 +457,7 @@ func (b *builder) compareModules(ctx context.Context, plan *Plan, named []listed
 		module, version := p.moduleVersion()
 		before[module] = version
 	}
-	args = append(args, "-overlay", filepath.Join(b.at, "overlay.json"))
+	args = append(args, plan.flags[:2]...) // -overlay
 	args = append(args, plan.Packages...)
 	if plan.added != "" {
 		args = append(args, plan.added)

@@ -73,6 +73,59 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// TestBuildsAtOnce: while a package is built another one of its module may be: neither changes what
+// the other one's go command reads.
+func TestBuildsAtOnce(t *testing.T) {
+	t.Setenv("GOFLAGS", "")
+	t.Setenv("GOTOOLCHAIN", "local")
+	dir, cache := t.TempDir(), t.TempDir()
+	const program = "package main\nfunc main() {}\n"
+	writeTree(t, dir, map[string]string{"go.mod": "module example.org/m\n\ngo 1.22\n",
+		"a/main.go": program, "b/main.go": program,
+		"b/b_test.go": "package main\nimport \"testing\"\nfunc TestB(t *testing.T) {}\n"})
+	source, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type read struct{ work, overlay string }
+	reads := func(p *Plan) (r read) {
+		var work string
+		for _, v := range p.Cmd(t.Context(), "build").Env {
+			if of, ok := strings.CutPrefix(v, "GOWORK="); ok {
+				work = of // the last one counts
+			}
+		}
+		for name, to := range map[string]*string{work: &r.work, p.flags[1]: &r.overlay} {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			*to = string(text)
+		}
+		return r
+	}
+	first := Options{Dir: dir, Package: "./a", Source: source, Cache: cache}
+	a, err := Prepare(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := reads(a)
+	for _, o := range []Options{{Package: "./b"}, {Package: "./b", Test: true},
+		{Package: "./a", Sim: true}} {
+		o.Dir, o.Source, o.Cache = dir, source, cache
+		b, err := Prepare(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reads(a) != before {
+			t.Errorf("%v changes what ./a is built of", o)
+		}
+		if reads(b).overlay == before.overlay {
+			t.Errorf("%v has the overlay of ./a", o)
+		}
+	}
+}
+
 // TestUnknownGo: a GOROOT whose package net has another function is refused, with its name.
 func TestUnknownGo(t *testing.T) {
 	t.Setenv("GOFLAGS", "")

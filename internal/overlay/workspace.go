@@ -3,9 +3,12 @@ package overlay
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -129,46 +132,82 @@ func releaseOf(goversion string) string {
 
 // useVendored takes the modules that the program vendors from copies of its vendor directory, which
 // a workspace does not use. Those that our own module needs come from the module cache: of
-// them, vendor has the program's packages only. It returns how many it has replaced.
+// them, vendor has the program's packages only. A copy in cache is named by its content: it is not
+// changed while another build uses it. useVendored returns how many modules it has replaced.
 func (w *workspace) useVendored(dir, cache string, needed func(module string) bool) (int, error) {
-	modules, err := readVendored(filepath.Join(dir, "vendor", "modules.txt"))
+	vendor := filepath.Join(dir, "vendor")
+	modules, err := readVendored(filepath.Join(vendor, "modules.txt"))
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
 	}
-	if err := os.RemoveAll(cache); err != nil {
-		return 0, err
-	}
 	n := 0
 	for _, m := range modules {
-		if needed(m.path) {
-			continue
+		from := filepath.Join(vendor, filepath.FromSlash(m.path))
+		if _, err := os.Stat(from); err != nil || needed(m.path) {
+			continue // no package of it is used, or not this copy
 		}
-		from := filepath.Join(dir, "vendor", filepath.FromSlash(m.path))
-		to := filepath.Join(cache, filepath.FromSlash(m.path)+"@vendor")
-		if _, err := os.Stat(from); err != nil {
-			continue // no package of it is used
-		}
-		err := eachFile(from, to, func(from, to string) error {
-			rel, err := filepath.Rel(filepath.Join(dir, "vendor"), from)
-			if err != nil || ownerAmong(modules, filepath.ToSlash(filepath.Dir(rel))) != m.path {
-				return err
-			}
-			return copyFile(from, to)
-		})
+		files, err := m.readFiles(vendor, modules)
 		if err != nil {
 			return n, err
 		}
-		text := fmt.Sprintf("module %s\n\ngo %s\n", m.path, m.goVersion)
-		if err := os.WriteFile(filepath.Join(to, "go.mod"), []byte(text), 0o644); err != nil {
+		to := filepath.Join(cache, hashOf(files), filepath.FromSlash(m.path)+"@vendor")
+		if err := makeOnce(to, func(to string) error { return writeFiles(to, files) }); err != nil {
 			return n, err
 		}
 		w.replaceModule(m.path, to)
 		n++
 	}
 	return n, nil
+}
+
+// readFiles reads a module below vendor, with a go.mod as there is none, and without the modules
+// inside it.
+func (m vendoredModule) readFiles(vendor string, all []vendoredModule) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	from := filepath.Join(vendor, filepath.FromSlash(m.path))
+	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		below, err := filepath.Rel(vendor, filepath.Dir(path))
+		if err != nil || ownerAmong(all, filepath.ToSlash(below)) != m.path {
+			return err
+		}
+		name, err := filepath.Rel(from, path)
+		if err == nil {
+			files[name], err = os.ReadFile(path)
+		}
+		return err
+	})
+	files["go.mod"] = fmt.Appendf(nil, "module %s\n\ngo %s\n", m.path, m.goVersion)
+	return files, err
+}
+
+// hashOf returns a name for files by their names and contents.
+func hashOf(files map[string][]byte) string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(h, "%q %d\n", name, len(files[name]))
+		h.Write(files[name])
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:6])
+}
+
+// writeFiles writes files below dir.
+func writeFiles(dir string, files map[string][]byte) error {
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 type vendoredModule struct{ path, goVersion string }

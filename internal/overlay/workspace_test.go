@@ -104,19 +104,51 @@ func TestVendored(t *testing.T) {
 	if n != 2 || err != nil {
 		t.Fatalf("%d modules, %v", n, err)
 	}
-	for name, want := range map[string]string{
-		"example.org/a@vendor/go.mod":   "module example.org/a\n\ngo 1.22\n",
-		"example.org/a@vendor/p/p.go":   "package p\n",
-		"example.org/a/b@vendor/b.go":   "package b\n",
-		"example.org/a/b@vendor/go.mod": "module example.org/a/b\n\ngo 1.16\n",
+	at := map[string]string{}
+	for _, r := range w.replace {
+		at[r.old] = r.new
+	}
+	for _, tt := range []struct{ module, name, want string }{
+		{"example.org/a", "go.mod", "module example.org/a\n\ngo 1.22\n"},
+		{"example.org/a", "p/p.go", "package p\n"},
+		{"example.org/a/b", "b.go", "package b\n"},
+		{"example.org/a/b", "go.mod", "module example.org/a/b\n\ngo 1.16\n"},
 	} {
-		got, err := os.ReadFile(filepath.Join(cache, name))
-		if string(got) != want || err != nil {
-			t.Errorf("%s: %q, %v", name, got, err)
+		got, err := os.ReadFile(filepath.Join(at[tt.module], tt.name))
+		if string(got) != tt.want || err != nil {
+			t.Errorf("%s of %s: %q, %v", tt.name, tt.module, got, err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(cache, "example.org/a@vendor/b/b.go")); err == nil {
+	if _, err := os.Stat(filepath.Join(at["example.org/a"], "b/b.go")); err == nil {
 		t.Error("a module inside another is a part of both")
+	}
+}
+
+// TestVendoredAgain: a build of the module as it was uses the same copies, and one of other files
+// leaves them as they are.
+func TestVendoredAgain(t *testing.T) {
+	dir, cache := t.TempDir(), t.TempDir()
+	write := func(text string) (at string) {
+		writeTree(t, dir, map[string]string{
+			"vendor/modules.txt":        "# example.org/a v1.0.0\n## explicit; go 1.22\n",
+			"vendor/example.org/a/a.go": text,
+		})
+		w := &workspace{}
+		if n, err := w.useVendored(dir, cache, func(string) bool { return false }); n != 1 ||
+			err != nil {
+			t.Fatalf("%d modules, %v", n, err)
+		}
+		return w.replace[0].new
+	}
+	first := write("package a\n")
+	second := write("package a // changed\n")
+	if again := write("package a\n"); again != first || second == first {
+		t.Errorf("the copies are %s, %s when changed, %s when changed back", first, second, again)
+	}
+	for at, want := range map[string]string{first: "package a\n", second: "package a // changed\n"} {
+		if got, err := os.ReadFile(filepath.Join(at, "a.go")); string(got) != want || err != nil {
+			t.Errorf("%s has %q, %v", at, got, err)
+		}
 	}
 }
 
