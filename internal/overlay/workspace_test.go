@@ -145,7 +145,8 @@ func TestVendoredAgain(t *testing.T) {
 	if again := write("package a\n"); again != first || second == first {
 		t.Errorf("the copies are %s, %s when changed, %s when changed back", first, second, again)
 	}
-	for at, want := range map[string]string{first: "package a\n", second: "package a // changed\n"} {
+	for at, want := range map[string]string{first: "package a\n",
+		second: "package a // changed\n"} {
 		if got, err := os.ReadFile(filepath.Join(at, "a.go")); string(got) != want || err != nil {
 			t.Errorf("%s has %q, %v", at, got, err)
 		}
