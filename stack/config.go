@@ -713,7 +713,8 @@ type TCPOptions struct {
 	// Netstack sets further options of netstack's TCP as it knows them (package tcpip), such as
 	// TCPSACKEnabled, TCPRecovery (0: no RACK, so that a path that reorders is up to five times
 	// slower), TCPAlwaysUseSynCookies, TCPMinRTOOption (default 120 ms: longer than other systems
-	// delay an acknowledgement at a short round trip, shorter than the 200 ms of Linux),
+	// delay an acknowledgement at a short round trip, shorter than the 200 ms of Linux; of a
+	// connection that writes more than its window the round trip is added),
 	// TCPMaxRetriesOption (15), TCPTimeWaitTimeoutOption and TCPLingerTimeoutOption (60 s),
 	// TCPSynRetriesOption (how many times a SYN is repeated, with doubling intervals from 1 s,
 	// before a dial fails with ETIMEDOUT: default and at most 6, 127 s), TCPTimeWaitReuseOption:

@@ -89,6 +89,35 @@ func TestSlowStartOver(t *testing.T) {
 	}
 }
 
+// TestAllowPauses: the least timeout of a connection that fills its window is longer than its round
+// trip by what it was before, and that again once it is forgotten.
+func TestAllowPauses(t *testing.T) {
+	ep, g := newEndpoint(t)
+	fields := findTCPFields(reflect.TypeFor[tcp.Endpoint]())
+	o := slowStarts{clock: clock.Clock{}, net: g, fields: &fields}
+	defer o.close()
+	const before = 120 * time.Millisecond
+	at := writable(fields.snd.in(reflect.ValueOf(ep).Elem()))
+	at.Set(reflect.New(fields.snd.pointsTo())) // as of a connection
+	defer at.SetZero()
+	fields.setLeastTimeout(ep, before)
+	conn := &TCPConn{ep: ep}
+	for range 2 {
+		o.noteFull(conn)
+		x := o.all[ep]
+		for _, roundTrip := range []time.Duration{80 * time.Millisecond, 90 * time.Millisecond} {
+			x.allowPauses(ep, &fields, roundTrip)
+			if got := fields.leastTimeout(ep); got != before+roundTrip {
+				t.Errorf("%v, want %v and %v", got, before, roundTrip)
+			}
+		}
+		o.lookAtAll()
+		if o.lookAtAll(); len(o.all) != 0 || fields.leastTimeout(ep) != before {
+			t.Errorf("%v when it is forgotten, want %v", fields.leastTimeout(ep), before)
+		}
+	}
+}
+
 // TestKeepRanges: a connection that fills its window keeps more of the ranges that SACK reports
 // than netstack does, after a timeout too, up to a bound, and no more once it is forgotten.
 func TestKeepRanges(t *testing.T) {

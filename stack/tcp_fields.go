@@ -74,7 +74,7 @@ func (p fieldPlace) int(v reflect.Value) int {
 type tcpFields struct {
 	timestamps, sack, snd, rcv, queue fieldPlace // of tcp.Endpoint
 	sndWscale, mss, outstanding       fieldPlace // of tcp.sender
-	ssthresh, cwnd, cc                fieldPlace // of tcp.sender
+	ssthresh, cwnd, cc, minRTO        fieldPlace // of tcp.sender
 	finSent, sndUna, sndNxt, sndWnd   fieldPlace // of tcp.sender
 	rcvWscale                         fieldPlace // of tcp.receiver
 	used                              fieldPlace // of tcp.sndQueueInfo
@@ -221,6 +221,22 @@ func (f *tcpFields) setThreshold(ep *tcp.Endpoint, segments int) bool {
 	return at.IsValid()
 }
 
+// leastTimeout returns the least timeout that a connection has; 0: there is no such field.
+func (f *tcpFields) leastTimeout(ep *tcp.Endpoint) time.Duration {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	return time.Duration(f.minRTO.int(f.snd.target(reflect.ValueOf(ep).Elem())))
+}
+
+// setLeastTimeout gives a connection another one, which counts from its next round trip on.
+func (f *tcpFields) setLeastTimeout(ep *tcp.Endpoint, d time.Duration) {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	if at := f.minRTO.in(f.snd.target(reflect.ValueOf(ep).Elem())); at.IsValid() {
+		writable(at).SetInt(int64(d))
+	}
+}
+
 // unsent returns how many bytes a connection has been given and not sent yet; 0 where it lacks a
 // field that tells.
 func (f *tcpFields) unsent(e tcpip.Endpoint) int {
@@ -291,6 +307,7 @@ func findTCPFields(ep reflect.Type) (f tcpFields) {
 	f.mss = place(snd, "MaxPayloadSize", number...)
 	f.outstanding = place(snd, "Outstanding", number...)
 	f.ssthresh, f.cwnd = place(snd, "Ssthresh", reflect.Int), place(snd, "SndCwnd", reflect.Int)
+	f.minRTO = place(snd, "minRTO", reflect.Int64)
 	f.cc = place(snd, "cc", reflect.Interface)
 	f.finSent = place(snd, "finSent", reflect.Bool)
 	f.sndUna, f.sndNxt = place(snd, "SndUna", number...), place(snd, "SndNxt", number...)

@@ -49,19 +49,19 @@ func TestMissingFields(t *testing.T) {
 	}{
 		{reflect.TypeFor[tcp.Endpoint](), ""},
 		{reflect.TypeFor[endpoint](), "endpoint.SendTSOk endpoint.SACKPermitted endpoint.rcv " +
-			"sender.SndWndScale sender.Outstanding sender.Ssthresh sender.SndCwnd sender.cc " +
-			"sender.finSent sender.SndUna sender.SndNxt sender.SndWnd RcvWndScale " +
-			"queue.SndBufUsed endpoint.scoreboard ranges length " +
+			"sender.SndWndScale sender.Outstanding sender.Ssthresh sender.SndCwnd " +
+			"sender.minRTO sender.cc sender.finSent sender.SndUna sender.SndNxt sender.SndWnd " +
+			"RcvWndScale queue.SndBufUsed endpoint.scoreboard ranges length " +
 			"sender.FastRecovery HighRxt Active Last sender.state sender.writeList writeList " +
 			"head pkt sequenceNumber xmitCount lost next endpoint.segmentQueue mu list"},
 		{reflect.TypeFor[struct{}](), ".SendTSOk .SACKPermitted .snd .rcv .sndQueueInfo " +
-			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
-			"SndWnd RcvWndScale SndBufUsed .scoreboard ranges length " +
+			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd minRTO cc finSent SndUna " +
+			"SndNxt SndWnd RcvWndScale SndBufUsed .scoreboard ranges length " +
 			"FastRecovery HighRxt Active Last state writeList writeList head pkt sequenceNumber " +
 			"xmitCount lost next .segmentQueue mu list"},
 		{reflect.TypeFor[int](), "SendTSOk SACKPermitted snd rcv sndQueueInfo " +
-			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd cc finSent SndUna SndNxt " +
-			"SndWnd RcvWndScale SndBufUsed scoreboard ranges length " +
+			"SndWndScale MaxPayloadSize Outstanding Ssthresh SndCwnd minRTO cc finSent SndUna " +
+			"SndNxt SndWnd RcvWndScale SndBufUsed scoreboard ranges length " +
 			"FastRecovery HighRxt Active Last state writeList writeList head pkt sequenceNumber " +
 			"xmitCount lost next segmentQueue mu list"},
 	} {

@@ -51,7 +51,23 @@ type slowStart struct {
 	// since the last timeout.
 	recoveries, timeouts uint64
 	spread               bool
-	ranges               sackRanges // see tcpFields.keepRanges
+	ranges               sackRanges    // see tcpFields.keepRanges
+	minRTO               time.Duration // the connection's by itself, see allowPauses
+}
+
+// allowPauses gives a connection a timeout that is longer than its round trip by minRTO at least.
+//
+// netstack's least timeout does not depend on the round trip, and the timeout is no longer than the
+// round trip where all are alike. At 80 ms an acknowledgement that is 40 ms late, as after a pause
+// of either host, comes behind it. netstack then takes the connection for one that has rested,
+// although data is in flight, and lowers its window to ten segments (transport/tcp/snd.go,
+// sendData). Linux's timeout is the round trip and 200 ms at least (tcp_rtt_estimator of
+// net/ipv4/tcp_input.c).
+//
+// Upstream: docs/upstream/43-rest-in-flight.md. No longer needed when TestLongPauses of
+// tests/conformance/roads passes without it.
+func (x *slowStart) allowPauses(c *tcp.Endpoint, fields *tcpFields, roundTrip time.Duration) {
+	fields.setLeastTimeout(c, x.minRTO+roundTrip)
 }
 
 // goesOn reports whether a connection has more to write although its writer has not been told since
@@ -74,6 +90,7 @@ func (x *slowStart) lookAt(c *tcp.Endpoint, fields *tcpFields, now tcpip.Monoton
 	if x.least == 0 || info.RTT < x.least {
 		x.least = info.RTT
 	}
+	x.allowPauses(c, fields, info.RTT)
 	if x.noteLosses(&c.Stats().(*tcp.Stats).SendErrors) {
 		if least := x.heldThreshold(&info); least > 0 {
 			fields.setThreshold(c, int(least))
@@ -99,8 +116,8 @@ func (x *slowStart) lookAt(c *tcp.Endpoint, fields *tcpFields, now tcpip.Monoton
 	x.over = x.times == maxSlowStarts || x.vain == maxVainStarts
 }
 
-// noteLosses notes what was sent again since the sweep before, and reports whether anything was
-// since the connection began.
+// noteLosses notes what was lost since the sweep before, and reports whether anything was since the
+// connection began. A tail loss probe says only that an acknowledgement was late.
 func (x *slowStart) noteLosses(e *tcp.SendErrors) bool {
 	recoveries, timeouts := e.FastRetransmit.Value(), e.Timeouts.Value()
 	switch {
@@ -110,7 +127,7 @@ func (x *slowStart) noteLosses(e *tcp.SendErrors) bool {
 		x.spread = true
 	}
 	x.recoveries, x.timeouts = recoveries, timeouts
-	return e.Retransmits.Value() > 0
+	return recoveries+timeouts > 0
 }
 
 // paceByWindow keeps what the program writes to a fifth more than a window in each round trip, once
@@ -167,7 +184,8 @@ func (x *slowStart) endedForNothing(info *tcpip.TCPInfoOption) bool {
 //
 // Upstream: docs/upstream/18-hystart-pause.md. No longer needed when the rows "pauses" of
 // tests/conformance/roads pass without it. The threshold is that of 20-threshold.md, the fractions
-// are those of 33-cubic-fraction.md, the rest is that of 34-cubic-idle.md.
+// are those of 33-cubic-fraction.md, the rest is that of 34-cubic-idle.md, the timeout that of
+// 43-rest-in-flight.md.
 type slowStarts struct {
 	clock  clock.Clock
 	net    *gstack.Stack
@@ -203,7 +221,13 @@ func (o *slowStarts) noteFull(conn *TCPConn) {
 	case len(o.all) == 0:
 		o.timer.Reset(slowStartSweep)
 	}
-	o.all[c] = &slowStart{conn: conn, ranges: o.fields.keepRanges(c, nil)}
+	x := &slowStart{conn: conn, ranges: o.fields.keepRanges(c, nil),
+		minRTO: o.fields.leastTimeout(c)}
+	var info tcpip.TCPInfoOption
+	if c.GetSockOpt(&info) == nil {
+		x.allowPauses(c, o.fields, info.RTT)
+	}
+	o.all[c] = x
 	o.fields.beginEpoch(c, o.net.Clock().NowMonotonic())
 	conn.recovery.countSent()
 }
@@ -218,6 +242,7 @@ func (o *slowStarts) lookAtAll() {
 		if x.lookAt(c, o.fields, now); x.quiet && !x.goesOn(c, o.fields) {
 			delete(o.all, c)
 			x.conn.setWindowPacing(0)
+			x.allowPauses(c, o.fields, 0)
 			o.fields.keepFewRanges(c, x.ranges)
 		}
 		x.quiet = true

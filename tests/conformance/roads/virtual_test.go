@@ -188,6 +188,29 @@ func TestFilledQueue(t *testing.T) {
 	}
 }
 
+// TestLongPauses: a transfer goes on beside pauses that are longer than a round trip and lose
+// nothing. netstack takes each for a rest or a loss, and its window stays small.
+func TestLongPauses(t *testing.T) {
+	oneProcessor(t)
+	need.Long(t, "two transfers of 16 MiB, some seconds")
+	if racing.Detector {
+		need.That(t, "race detector", errors.New("takes minutes with it; make test has it without"))
+	}
+	roads := Roads(80 * time.Millisecond)
+	r := roads[slices.IndexFunc(roads, func(r Road) bool { return r.Name == "100M/100ms" })]
+	r.Pause, r.Every = 120*time.Millisecond, 497*time.Millisecond
+	for seed := range uint64(3) {
+		within(t, func(w *World) {
+			ways := w.Travel(r, seed)
+			rate, err := w.Bulk(usualMiB<<20, time.Minute)
+			t.Logf("seed %d: %.2f MB/s, %d frames lost", seed, rate/1e6, ways[0].Full)
+			if err != nil || rate/1e6 < 2 { // 0.2 to 0.8 with netstack's own timeout
+				t.Errorf("seed %d: %.2f MB/s, want 2 (%v)", seed, rate/1e6, err)
+			}
+		})
+	}
+}
+
 // TestRest: a connection that has lost something and rests for a minute goes on as before. CUBIC's
 // time is to stand still meanwhile.
 func TestRest(t *testing.T) {

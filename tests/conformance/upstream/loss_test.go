@@ -509,3 +509,36 @@ func TestRecoveryBurst(t *testing.T) {
 		"while %d segments arrive of a flight that has lost each second one, %d are sent again",
 		some, most)
 }
+
+// TestRestInFlight: with a round trip of 150 ms, and data in flight, acknowledgements are 140 ms
+// late. The window is then that of a connection which has rested for longer than the timeout.
+func TestRestInFlight(t *testing.T) {
+	const size, roundTrip, late = 1000, 150 * time.Millisecond, 140 * time.Millisecond
+	buffer := tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 16 << 20, Max: 16 << 20}
+	control := tcpip.CongestionControlOption("reno")
+	h := newHost(t, false, &buffer, &control)
+	c := h.openOver(roundTrip, mss(size+12+28), sackOK(), scale(10), stamp(5000, 0))
+	h.silent = true
+	h.write(c, 2000*size)
+	acked, sent := 0, h.sent()
+	answer := func(n int) {
+		echo, _, _ := sent[acked+n-1].stamp()
+		acked += n
+		h.send(segment{flags: ack, seq: 1, ack: uint32(1 + acked*size), win: -1,
+			options: options(stamp(uint32(5000+h.clock.since().Milliseconds()), echo))})
+		sent = append(sent, h.sent()...)
+	}
+	for len(sent)-acked < 200 {
+		h.advance(roundTrip)
+		for before := len(sent); acked+2 <= before; {
+			answer(2)
+		}
+	}
+	before := h.window()
+	h.advance(roundTrip + late)
+	again := len(h.sent())
+	answer(2)
+	shows(t, "43-rest-in-flight", h.window() < before/2, "with %d segments in flight, %d sent "+
+		"again, an acknowledgement that is %v late makes the window %d packets, from %d",
+		len(sent)-acked, again, late, h.window(), before)
+}

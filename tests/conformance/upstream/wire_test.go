@@ -522,13 +522,19 @@ func (h *host) accept() (c *gonet.TCPConn) {
 // open has the peer open a connection with options, over a round trip of 10 ms.
 func (h *host) open(opts ...[]byte) *gonet.TCPConn {
 	h.t.Helper()
+	return h.openOver(10*time.Millisecond, opts...)
+}
+
+// openOver does what open does, over another round trip.
+func (h *host) openOver(roundTrip time.Duration, opts ...[]byte) *gonet.TCPConn {
+	h.t.Helper()
 	h.listen(10)
 	h.send(segment{flags: syn, win: -1, options: options(opts...)})
 	val, _, stamped := h.last().stamp()
-	h.advance(10 * time.Millisecond)
+	h.advance(roundTrip)
 	last := segment{flags: ack, seq: 1, ack: 1, win: -1}
 	if stamped {
-		last.options = options(stamp(5010, val))
+		last.options = options(stamp(uint32(5000+roundTrip.Milliseconds()), val))
 	}
 	h.send(last)
 	c := h.accept()
