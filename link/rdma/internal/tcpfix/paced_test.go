@@ -198,7 +198,11 @@ func TestPacedConcurrently(t *testing.T) {
 		}
 	})
 	all.Wait()
-	all.Go(func() { r.wait(50 * time.Millisecond) })
+	all.Go(func() {
+		for range 50 {
+			r.clock.step()
+		}
+	})
 	all.Go(func() { r.clear() })
 	all.Wait()
 	r.close()
