@@ -31,11 +31,19 @@ func pacedPath(segments int, roundTrip time.Duration) *resending {
 // later.
 func (r *resending) each(n int) (later int) {
 	for i := range n {
-		if r.again(uint32(2*i) * 1000) {
+		if r.waits(ours(uint32(2*i)*1000, 1000)) {
 			later++
 		}
 	}
 	return later
+}
+
+// waits has netstack send a segment, and reports whether it is kept for later, or dropped.
+func (r *resending) waits(f hdrtest.TCPFrame) bool {
+	pkt := packetOf(f)
+	r.pkts = append(r.pkts, pkt)
+	s := hdr.ParseSent(pkt, r.seed)
+	return r.sent(pkt, &s, false)
 }
 
 // TestPacedResends: what netstack sends again at once leaves at a rate of three quarters of the
@@ -48,7 +56,7 @@ func TestPacedResends(t *testing.T) {
 	if later := r.each(150); later != 150-pacedBurst {
 		t.Fatalf("%d wait, want %d", later, 150-pacedBurst)
 	}
-	if !r.again(298_000) || r.spared.Load() != 150-pacedBurst+1 {
+	if !r.waits(ours(200_000, 1000)) || r.spared.Load() != 150-pacedBurst+1 {
 		t.Errorf("what waits waits again, or leaves: %d are dropped", r.spared.Load())
 	}
 	r.wait(roundTrip)
@@ -89,7 +97,7 @@ func TestNotPaced(t *testing.T) {
 		if later := r.each(tt.again); later != 0 {
 			t.Errorf("%s: %d wait", tt.name, later)
 		}
-		if r.again(uint32(tt.segments) * 1000) {
+		if r.waits(ours(uint32(tt.segments)*1000, 1000)) {
 			t.Errorf("%s: new data waits", tt.name)
 		}
 		r.close()
@@ -115,12 +123,9 @@ func TestPacedOrder(t *testing.T) {
 			To: 2, Ports: [2]uint16{80, 4000}, TTL: 64, Seq: 400_501, Ack: 99, Window: 3,
 			Flags: header.TCPFlagAck, Options: hdrtest.Stamped(5100, 77)}, false},
 	} {
-		pkt := packetOf(tt.f)
-		s := hdr.ParseSent(pkt, r.seed)
-		if waits := r.sent(pkt, &s, false); waits != tt.waits {
+		if waits := r.waits(tt.f); waits != tt.waits {
 			t.Errorf("%s: waits %v", tt.what, waits)
 		}
-		pkt.DecRef()
 	}
 	r.wait(50 * time.Millisecond)
 	want := []uint32{20_000, 22_000, 24_000, 26_000, 28_000, 30_000, 32_000, 34_000, 36_000, 38_000,
@@ -136,6 +141,27 @@ func TestPacedOrder(t *testing.T) {
 		if ack != 99 || f[l.L4+15] != 3 || echo != 77 || val < 5100 || val > 5150 {
 			t.Errorf("the %dth acknowledges %d at %d, echoes %d: %x", i, ack, val, echo, f)
 		}
+	}
+}
+
+// TestPacedRest: what waits when the flight is acknowledged leaves at twice the rate of the window.
+func TestPacedRest(t *testing.T) {
+	const roundTrip, more = 100 * time.Millisecond, 200
+	r := pacedPath(400, roundTrip)
+	defer r.close()
+	r.each(20)
+	for i := range uint32(more) {
+		if !r.waits(ours(400_000+i*1000, 1000)) {
+			t.Fatalf("the %dth segment of new data does not wait", i)
+		}
+	}
+	r.answer(400_000, 0, header.TCPFlagAck)
+	r.wait(roundTrip/2 + 10*pacedPause)
+	if n := len(r.frames); n != more {
+		t.Errorf("%d leave in half of a round trip, want all %d", n, more)
+	}
+	if first, last := r.times[0], r.times[len(r.times)-1]; last-first < roundTrip/3 {
+		t.Errorf("all leave within %v", last-first)
 	}
 }
 
