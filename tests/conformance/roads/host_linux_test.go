@@ -45,7 +45,7 @@ type kind struct {
 	name   string
 	server end
 	relay  *Relay
-	at     netip.Addr // the server's address
+	n      byte // see address
 }
 
 const device = "road"
@@ -71,7 +71,7 @@ func newBench(t *testing.T) *bench {
 				stack.Config{Uplink: stack.UplinkOptions{Backend: stack.BackendPacket},
 					NIC:        dv.NIC{Device: device},
 					Addressing: stack.AddressOptions{DuplicateDetection: -1},
-					Addresses:  []netip.Prefix{address(n, 3)}})
+					Addresses:  addresses(n, 3)})
 			return err
 		}))
 		t.Cleanup(func() { s.Close() })
@@ -88,7 +88,7 @@ func newBench(t *testing.T) *bench {
 				Facts:  dv.PortFacts{Name: nic.Config().Name, MAC: nic.MAC(), MTU: nic.MTU()},
 			}},
 			Addressing: stack.AddressOptions{DuplicateDetection: -1},
-			Addresses:  []netip.Prefix{address(n, 3)}})
+			Addresses:  addresses(n, 3)})
 		must(t, err)
 		t.Cleanup(func() {
 			s.Close()
@@ -103,6 +103,24 @@ func newBench(t *testing.T) *bench {
 // address returns that of a host of the n-th road, with the length of its prefix.
 func address(n, host byte) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, n, 0, host}), 24)
+}
+
+// addresses returns both of a host of the n-th road.
+func addresses(n, host byte) []netip.Prefix {
+	v6 := netip.AddrFrom16([16]byte{0: 0xfd, 7: n, 15: host})
+	return []netip.Prefix{address(n, host), netip.PrefixFrom(v6, 64)}
+}
+
+// at returns an address of the server, IPv6 or IPv4.
+func (k kind) at(v6 bool) netip.Addr {
+	host := byte(1)
+	if _, ours := k.server.(*stack.Stack); ours {
+		host = 3
+	}
+	if v6 {
+		return addresses(k.n, host)[1].Addr()
+	}
+	return address(k.n, host).Addr()
 }
 
 // cubic opens connections of a Linux host with that congestion control, whatever the machine's
@@ -150,17 +168,17 @@ func linux(t *testing.T, n byte) (*lab.Net, wire.Wire) {
 	must(t, err)
 	t.Cleanup(func() { host.Close() })
 	must(t, host.Do(tune))
-	return host, tap(t, host, device, address(n, 1))
+	return host, tap(t, host, device, addresses(n, 1))
 }
 
-func tap(t *testing.T, host *lab.Net, name string, p netip.Prefix) (w wire.Wire) {
+func tap(t *testing.T, host *lab.Net, name string, of []netip.Prefix) (w wire.Wire) {
 	must(t, host.Do(func() error {
 		tap, err := wire.OpenTAP(name)
 		if err != nil {
 			return err
 		}
 		w = tap
-		return lab.Up(name, lab.Setup{Addresses: []netip.Prefix{p}})
+		return lab.Up(name, lab.Setup{Addresses: of})
 	}))
 	t.Cleanup(func() { w.Close() })
 	return w
@@ -170,15 +188,11 @@ func tap(t *testing.T, host *lab.Net, name string, p netip.Prefix) (w wire.Wire)
 func (b *bench) add(t *testing.T, name string, open func(*testing.T, byte) (end, wire.Wire)) {
 	n := byte(len(b.kinds) + 1)
 	server, near := open(t, n)
-	at := address(n, 1).Addr()
-	if _, ours := server.(*stack.Stack); ours {
-		at = address(n, 3).Addr()
-	}
-	far := tap(t, b.client.Net, fmt.Sprint(device, n), address(n, 2))
+	far := tap(t, b.client.Net, fmt.Sprint(device, n), addresses(n, 2))
 	began := time.Now()
 	relay, err := NewRelay(near, far, func() time.Duration { return time.Since(began) }, sleeper)
 	must(t, err)
-	b.kinds = append(b.kinds, kind{name, server, relay, at})
+	b.kinds = append(b.kinds, kind{name, server, relay, n})
 }
 
 // sleeper implements Waker by a thread of its own: the runtime's timers are late by up to a
@@ -212,67 +226,9 @@ func sleeper(f func()) func(time.Duration) {
 	}
 }
 
-// bulkRun tells of one transfer: the bytes that came in a second, how many frames the road has lost
-// of both directions, and by how much the machine had the latest one come too late.
-type bulkRun struct {
-	rate float64
-	lost int
-	lag  time.Duration
-}
-
-// bulk tells of what comes within d; down: the server sends.
-func (b *bench) bulk(k kind, down bool, d time.Duration) (run bulkRun, err error) {
-	at := netip.AddrPortFrom(k.at, 5000).String()
-	ln, err := k.server.Listen("tcp4", at)
-	if err != nil {
-		return run, err
-	}
-	defer ln.Close()
-	accepted := make(chan net.Conn, 1)
-	go func() {
-		if c, err := ln.Accept(); err == nil {
-			accepted <- c
-		}
-	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	from, err := b.client.DialContext(ctx, "tcp4", at)
-	if err != nil {
-		return run, err
-	}
-	to := <-accepted
-	defer from.Close()
-	defer to.Close()
-	if down {
-		from, to = to, from
-	}
-	began := time.Now()
-	_ = to.SetReadDeadline(began.Add(d))
-	_ = from.SetWriteDeadline(began.Add(d))
-	go func() {
-		for block := make([]byte, 128<<10); ; {
-			if _, err := from.Write(block); err != nil {
-				return
-			}
-		}
-	}()
-	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{to},
-		make([]byte, 256<<10))
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = nil
-	}
-	run.rate = float64(n) / time.Since(began).Seconds()
-	of, lag := k.relay.Fared()
-	for _, c := range of {
-		run.lost += c.Lost + c.Full
-	}
-	run.lag = lag
-	return run, err
-}
-
 // answer returns how long one of size bytes, in one write, takes on a connection of its own.
 func (b *bench) answer(k kind, size int) (took time.Duration, err error) {
-	at := netip.AddrPortFrom(k.at, 5001).String()
+	at := netip.AddrPortFrom(k.at(false), 5001).String()
 	ln, err := k.server.Listen("tcp4", at)
 	if err != nil {
 		return 0, err
@@ -340,7 +296,7 @@ func (b *bench) answerRow(t *testing.T, name string, size, rounds int, lose func
 }
 
 // TestTable prints the rates of Linux and of the product in turns, medians of ROUNDS runs of SECS
-// seconds, on the roads and round trips that ROADS and RTTS name. It compares nothing with bounds,
+// seconds, on the roads and round trips that ROADS and RTTS name, of the traffic that TRAFFIC does. It compares nothing with bounds,
 // as rates on the system's time depend on the machine: TestWorlds does, on virtual time.
 func TestTable(t *testing.T) {
 	if os.Getenv("ROADS") == "" {
@@ -356,18 +312,18 @@ func TestTable(t *testing.T) {
 		b.names(" | "), strings.Repeat("---|", 6+len(b.kinds)))
 	for _, rtt := range durations(t) {
 		for _, r := range named(Roads(rtt), os.Getenv("ROADS")) {
-			for _, down := range []bool{true, false} {
-				runs := make([][]bulkRun, len(b.kinds))
+			for _, tr := range someTraffic() {
+				runs := make([][]carried, len(b.kinds))
 				for round := range rounds {
 					for i, k := range b.kinds {
 						k.relay.Travel([2]*Way{NewWay(r, uint64(round), 0),
 							NewWay(r, uint64(round), 1)})
-						run, err := b.bulk(k, down, d)
+						run, err := b.carry(k, tr, d)
 						must(t, err)
 						runs[i] = append(runs[i], run)
 					}
 				}
-				fmt.Println(row(rtt, r, down, runs))
+				fmt.Println(row(rtt, r, tr.name, runs))
 			}
 		}
 	}
@@ -383,11 +339,7 @@ func (b *bench) names(between string) string {
 
 // row formats one of the table: medians, their ratios to the first kind, how many frames were lost
 // in each run and by how much the machine had a frame come too late.
-func row(rtt time.Duration, r Road, down bool, runs [][]bulkRun) string {
-	way := "up"
-	if down {
-		way = "down"
-	}
+func row(rtt time.Duration, r Road, traffic string, runs [][]carried) string {
 	var medians, ratios, losses, lags []string
 	linux := 0.0
 	for i, of := range runs {
@@ -409,6 +361,6 @@ func row(rtt time.Duration, r Road, down bool, runs [][]bulkRun) string {
 		losses, lags = append(losses, strings.Join(lost, " ")), append(lags, strings.Join(lag, " "))
 	}
 	return fmt.Sprintf("| %d ms | %s | %s | %s | %s | %s | %s ms |", rtt.Milliseconds(), r.Name,
-		way, strings.Join(medians, " | "), strings.Join(ratios, ", "), strings.Join(losses, ", "),
+		traffic, strings.Join(medians, " | "), strings.Join(ratios, ", "), strings.Join(losses, ", "),
 		strings.Join(lags, ", "))
 }

@@ -46,7 +46,7 @@ func TestLinuxIsTold(t *testing.T) {
 			before := [2]uint64{extension(t, b.client.Net, "TCPDSACKRecv"),
 				extension(t, b.client.Net, "TCPDSACKUndo")}
 			k.relay.Travel([2]*Way{NewWay(Road{Delay: r.Delay}, seed, 0), NewWay(r, seed, 1)})
-			run, err := b.bulk(k, false, 500*time.Millisecond)
+			run, err := b.carry(k, traffic{flows: 1}, 500*time.Millisecond)
 			must(t, err)
 			told += extension(t, b.client.Net, "TCPDSACKRecv") - before[0]
 			undone += extension(t, b.client.Net, "TCPDSACKUndo") - before[1]
