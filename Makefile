@@ -67,7 +67,7 @@ test-host: ## servers on the host's own address: 10,000 connections from outside
 test-looks: ## ss -i, status stats and capture on a server with 10,000 connections at full load, against what clients and their kernel count, with the p99: 75 seconds. PAIRS=40 for more
 	MANY=$(or $(MANY),10000) PAIRS=$(or $(PAIRS),15) CGO_ENABLED=0 go test -count=1 -v -timeout $(TIMEOUT) -run ManyConnections ./cmd/rdma-netstack
 
-test-roads: ## Linux and ours on roads with delay, losses, late frames and queues, in turns: a table, an hour. ROADS="clean,1 % late" RTTS=20,80 ROUNDS=3 SECS=3 for some, ROADS=answers for answers
+test-roads: ## Linux and ours on roads with delay, losses, late frames and queues, in turns: a table, an hour. ROADS="clean,1 % late" RTTS=20,80 ROUNDS=3 SECS=3 for some, TRAFFIC="4 down,IPv6 up,HTTP" for other than one flow down and up, ROADS=answers for answers
 	ROADS='$(or $(ROADS),all)' CGO_ENABLED=0 go test -count=1 -v -timeout 3h -run 'TestTable$$' ./tests/conformance/roads
 
 test-upgrade: ## 20 upgrades in a row of a web and a DNS server, under clients, and 20 with the server before killed, on each kind of link: 2 minutes

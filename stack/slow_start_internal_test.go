@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"math"
 	"net"
 	"reflect"
 	"testing"
@@ -77,7 +78,7 @@ func TestSlowStartOver(t *testing.T) {
 	fields := findTCPFields(reflect.TypeFor[tcp.Endpoint]())
 	o := slowStarts{clock: clock.Clock{}, net: g, fields: &fields}
 	defer o.close()
-	conn := &TCPConn{ep: ep}
+	conn := &TCPConn{ep: ep, recovery: newRecoveryCount(ep, &fields)}
 	o.noteFull(conn)
 	o.lookAtAll()
 	o.noteFull(conn)
@@ -101,7 +102,7 @@ func TestAllowPauses(t *testing.T) {
 	at.Set(reflect.New(fields.snd.pointsTo())) // as of a connection
 	defer at.SetZero()
 	fields.setLeastTimeout(ep, before)
-	conn := &TCPConn{ep: ep}
+	conn := &TCPConn{ep: ep, recovery: newRecoveryCount(ep, &fields)}
 	for range 2 {
 		o.noteFull(conn)
 		x := o.all[ep]
@@ -116,6 +117,135 @@ func TestAllowPauses(t *testing.T) {
 			t.Errorf("%v when it is forgotten, want %v", fields.leastTimeout(ep), before)
 		}
 	}
+}
+
+// TestUndoNeedless: what recoveries and timeouts have lowered is as before where the link says that
+// nothing was lost, once they are over.
+func TestUndoNeedless(t *testing.T) {
+	const window, lowered, initial = 400, 280, math.MaxUint32
+	type events struct{ recoveries, timeouts, lost, needless int }
+	for _, tt := range []struct {
+		name              string
+		threshold         uint32 // before
+		events            events
+		window            int
+		state             tcpip.CongestionControlState
+		undone            uint64
+		wantUp, wantLater uint32 // the threshold, and that at the sweep after the end
+	}{
+		{"a needless recovery in slow start", initial, events{recoveries: 1, needless: 1}, lowered,
+			tcpip.Open, 1, initial, initial},
+		{"a needless recovery", 300, events{recoveries: 1, needless: 1}, lowered, tcpip.Open, 1,
+			window, window},
+		{"needless timeouts", 500, events{timeouts: 2, needless: 1}, 1, tcpip.Open, 2, 500, 500},
+		{"a needless probe", 300, events{needless: 1}, lowered, tcpip.Open, 0, window, window},
+		{"a needless probe, and growth", 500, events{needless: 1}, window, tcpip.Open, 0, 500, 500},
+		{"HyStart, and a needless probe", initial, events{needless: 1}, window, tcpip.Open, 0,
+			lowered, lowered},
+		{"a recovery that goes on", 300, events{recoveries: 1, needless: 1}, lowered,
+			tcpip.SACKRecovery, 1, lowered, window},
+		{"something lost", 300, events{recoveries: 1, lost: 1}, lowered, tcpip.Open, 0, lowered,
+			lowered},
+		{"something lost of one of two flights", 300,
+			events{recoveries: 2, lost: 1, needless: 1}, lowered, tcpip.Open, 0, lowered, lowered},
+		{"nothing known of it", 300, events{recoveries: 1}, lowered, tcpip.Open, 0, lowered,
+			lowered},
+		{"needless for a window that has grown", lowered, events{needless: 1}, window + 1,
+			tcpip.Open, 0, lowered, lowered},
+	} {
+		conn, x := newSettled(t, window, tt.threshold)
+		ep, fields := conn.ep.(*tcp.Endpoint), conn.recovery.fields
+		snd := fields.snd.target(reflect.ValueOf(ep).Elem())
+		before := fields.cubicOf(ep)
+		e := &ep.Stats().(*tcp.Stats).SendErrors
+		e.FastRetransmit.IncrementBy(uint64(tt.events.recoveries))
+		e.Timeouts.IncrementBy(uint64(tt.events.timeouts))
+		for range tt.events.lost {
+			conn.recovery.NoteLost()
+		}
+		for range tt.events.needless {
+			conn.recovery.NoteNeedless()
+		}
+		writable(fields.cwnd.in(snd)).SetInt(int64(tt.window))
+		fields.setThreshold(ep, lowered)
+		fields.setCubic(ep, tcp.TCPCubicState{Beta: 0.7, K: 5, WMax: lowered, T: before.T.Add(1)})
+		for i, want := range []uint32{tt.wantUp, tt.wantLater, tt.wantLater} {
+			state := tt.state
+			if i > 0 {
+				state = tcpip.Open
+			}
+			writable(fields.state.in(snd)).Set(reflect.ValueOf(state))
+			var info tcpip.TCPInfoOption
+			ep.GetSockOpt(&info)
+			x.undoNeedless(ep, fields, &info)
+			held := int(want)
+			if want == initial {
+				held = tcp.InitialSsthresh // without which HyStart does nothing
+			}
+			if info.SndSsthresh != want || fields.ssthresh.int(snd) != held {
+				t.Errorf("%s, sweep %d: threshold %d, %d, want %d", tt.name, i, info.SndSsthresh,
+					fields.ssthresh.int(snd), held)
+			}
+		}
+		is := fields.cubicOf(ep)
+		undone := tt.wantLater != lowered
+		if is.K == before.K != undone || is.WMax == before.WMax != undone ||
+			is.T == before.T != undone || is.WLastMax == before.WLastMax != undone {
+			t.Errorf("%s: CUBIC is %+v, was %+v", tt.name, is, before)
+		}
+		if n := conn.recovery.undone; n != tt.undone || x.noteLosses(e) !=
+			(uint64(tt.events.recoveries+tt.events.timeouts) > tt.undone) {
+			t.Errorf("%s: %d undone, want %d", tt.name, n, tt.undone)
+		}
+	}
+}
+
+// TestUndoLate: a probe lowers the window at the acknowledgement behind the one that tells of it,
+// which may be behind a sweep. Later ones are not undone by that.
+func TestUndoLate(t *testing.T) {
+	for sweeps, want := range []uint32{400, 400, 280} {
+		conn, x := newSettled(t, 400, 300)
+		ep, fields := conn.ep.(*tcp.Endpoint), conn.recovery.fields
+		snd := fields.snd.target(reflect.ValueOf(ep).Elem())
+		var info tcpip.TCPInfoOption
+		conn.recovery.NoteNeedless()
+		for range sweeps {
+			ep.GetSockOpt(&info)
+			x.undoNeedless(ep, fields, &info)
+		}
+		writable(fields.cwnd.in(snd)).SetInt(280)
+		fields.setThreshold(ep, 280)
+		ep.GetSockOpt(&info)
+		x.undoNeedless(ep, fields, &info)
+		if info.SndSsthresh != want {
+			t.Errorf("after %d sweeps: threshold %d, want %d", sweeps, info.SndSsthresh, want)
+		}
+	}
+}
+
+// newSettled returns a connection with a window and a threshold, in segments, as the sweep before
+// has seen it.
+func newSettled(t *testing.T, window, threshold uint32) (*TCPConn, *slowStart) {
+	r := newDirectRig(t, false)
+	ln, err := r.receiver.Listen("tcp4", "192.0.2.2:80")
+	must(t, err)
+	t.Cleanup(func() { ln.Close() })
+	from, err := r.sender.DialTCP("tcp4", nil, ln.Addr().(*net.TCPAddr))
+	must(t, err)
+	t.Cleanup(func() { from.Close() })
+	conn := from
+	ep, fields := conn.ep.(*tcp.Endpoint), conn.recovery.fields
+	snd := fields.snd.target(reflect.ValueOf(ep).Elem())
+	writable(fields.cwnd.in(snd)).SetInt(int64(window))
+	if threshold != math.MaxUint32 {
+		fields.setThreshold(ep, int(threshold))
+	}
+	fields.setCubic(ep, tcp.TCPCubicState{Beta: 0.7, K: 3, WMax: 350, WLastMax: 320})
+	var info tcpip.TCPInfoOption
+	ep.GetSockOpt(&info)
+	x := &slowStart{conn: conn}
+	x.undoNeedless(ep, fields, &info)
+	return conn, x
 }
 
 // TestKeepRanges: a connection that fills its window keeps more of the ranges that SACK reports

@@ -221,6 +221,25 @@ func (f *tcpFields) setThreshold(ep *tcp.Endpoint, segments int) bool {
 	return at.IsValid()
 }
 
+// cubicOf returns the state of a connection's CUBIC; the zero value where it has none.
+func (f *tcpFields) cubicOf(ep *tcp.Endpoint) (state tcp.TCPCubicState) {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	if cubic := f.cubicIn(f.snd.target(reflect.ValueOf(ep).Elem())); cubic != nil {
+		state = *cubic
+	}
+	return state
+}
+
+// setCubic gives a connection's CUBIC the window of an earlier state and what that grows from.
+func (f *tcpFields) setCubic(ep *tcp.Endpoint, as tcp.TCPCubicState) {
+	ep.LockUser()
+	defer ep.UnlockUser()
+	if cubic := f.cubicIn(f.snd.target(reflect.ValueOf(ep).Elem())); cubic != nil && as.Beta != 0 {
+		cubic.T, cubic.K, cubic.WMax, cubic.WLastMax = as.T, as.K, as.WMax, as.WLastMax
+	}
+}
+
 // leastTimeout returns the least timeout that a connection has; 0: there is no such field.
 func (f *tcpFields) leastTimeout(ep *tcp.Endpoint) time.Duration {
 	ep.LockUser()

@@ -1,8 +1,10 @@
 package stack
 
 import (
+	"math"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -51,6 +53,8 @@ type slowStart struct {
 	// since the last timeout.
 	recoveries, timeouts uint64
 	spread               bool
+	settled              settled
+	needless             bool          // nothing was lost of a flight before settled
 	ranges               sackRanges    // see tcpFields.keepRanges
 	minRTO               time.Duration // the connection's by itself, see allowPauses
 }
@@ -91,6 +95,7 @@ func (x *slowStart) lookAt(c *tcp.Endpoint, fields *tcpFields, now tcpip.Monoton
 		x.least = info.RTT
 	}
 	x.allowPauses(c, fields, info.RTT)
+	x.undoNeedless(c, fields, &info)
 	if x.noteLosses(&c.Stats().(*tcp.Stats).SendErrors) {
 		if least := x.heldThreshold(&info); least > 0 {
 			fields.setThreshold(c, int(least))
@@ -127,7 +132,49 @@ func (x *slowStart) noteLosses(e *tcp.SendErrors) bool {
 		x.spread = true
 	}
 	x.recoveries, x.timeouts = recoveries, timeouts
-	return recoveries+timeouts > 0
+	return recoveries+timeouts > x.conn.recovery.undone
+}
+
+// undoNeedless gives a connection back the threshold that it had before recoveries and timeouts in
+// which nothing was lost (RFC 4015), and has CUBIC go on as if there had been none. It leaves the
+// window to slow start, as that of before would leave in one burst.
+//
+// Upstream: docs/upstream/44-spurious-undo.md. No longer needed when TestSpuriousUndo of
+// tests/conformance/upstream fails.
+func (x *slowStart) undoNeedless(c *tcp.Endpoint, fields *tcpFields, info *tcpip.TCPInfoOption) {
+	is := x.conn.recovery.settle(info)
+	if is.losses != x.settled.losses && info.CcState != tcpip.Open {
+		return // not decided yet
+	}
+	// A probe lowers both when the peer acknowledges what was sent behind it.
+	lowered := is.losses != x.settled.losses || is.window < x.settled.window ||
+		is.threshold < x.settled.threshold && x.settled.threshold != noThreshold
+	needless := is.lost == x.settled.lost && is.needless != x.settled.needless
+	if lowered && (needless || x.needless) {
+		x.conn.recovery.undone += is.losses - x.settled.losses
+		is.threshold, is.cubic = max(x.settled.window, x.settled.threshold), x.settled.cubic
+		threshold := int(is.threshold)
+		if is.threshold == noThreshold {
+			threshold = tcp.InitialSsthresh
+		}
+		fields.setThreshold(c, threshold)
+		fields.setCubic(c, is.cubic)
+		_ = c.GetSockOpt(info) // which it has answered before
+		x.spread, x.ended = false, 0
+		x.conn.setWindowPacing(0)
+	}
+	x.settled, x.needless = is, needless
+}
+
+// noThreshold is what a connection tells of its threshold before it has one.
+const noThreshold = math.MaxUint32
+
+// settled describes a connection at the last sweep at which it recovered from nothing.
+type settled struct {
+	losses            uint64 // recoveries and timeouts until then
+	lost, needless    uint32 // flights, see recoveryCount
+	window, threshold uint32 // in segments
+	cubic             tcp.TCPCubicState
 }
 
 // paceByWindow keeps what the program writes to a fifth more than a window in each round trip, once
@@ -226,6 +273,7 @@ func (o *slowStarts) noteFull(conn *TCPConn) {
 	var info tcpip.TCPInfoOption
 	if c.GetSockOpt(&info) == nil {
 		x.allowPauses(c, o.fields, info.RTT)
+		x.settled = conn.recovery.settle(&info)
 	}
 	o.all[c] = x
 	o.fields.beginEpoch(c, o.net.Clock().NowMonotonic())
@@ -302,7 +350,26 @@ type recoveryCount struct {
 	raised     bool // its window is larger than netstack has made it
 	timedOut   bool // a timeout took all before end for lost
 	countsSent bool // HighRxt is raised
+
+	// Flights of which some was sent again: that had lost something, and that had not. The link
+	// writes them.
+	lostFlights, needlessFlights atomic.Uint32
+
+	undone uint64 // recoveries and timeouts that were undone; guarded by the lock of slowStarts
 }
+
+// settle describes the connection as it is.
+func (c *recoveryCount) settle(info *tcpip.TCPInfoOption) settled {
+	e := &c.ep.Stats().(*tcp.Stats).SendErrors
+	return settled{e.FastRetransmit.Value() + e.Timeouts.Value(), c.lostFlights.Load(),
+		c.needlessFlights.Load(), info.SndCwnd, info.SndSsthresh, c.fields.cubicOf(c.ep)}
+}
+
+// NoteLost notes that a flight had lost something of which some was sent again.
+func (c *recoveryCount) NoteLost() { c.lostFlights.Add(1) }
+
+// NoteNeedless notes that nothing was lost of such a flight.
+func (c *recoveryCount) NoteNeedless() { c.needlessFlights.Add(1) }
 
 // countSent makes what a recovery sends again count as in flight from now on.
 func (c *recoveryCount) countSent() {

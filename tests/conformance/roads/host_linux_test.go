@@ -296,8 +296,9 @@ func (b *bench) answerRow(t *testing.T, name string, size, rounds int, lose func
 }
 
 // TestTable prints the rates of Linux and of the product in turns, medians of ROUNDS runs of SECS
-// seconds, on the roads and round trips that ROADS and RTTS name, of the traffic that TRAFFIC does. It compares nothing with bounds,
-// as rates on the system's time depend on the machine: TestWorlds does, on virtual time.
+// seconds, on the roads and round trips that ROADS and RTTS name, of the traffic that TRAFFIC
+// names. It compares nothing with bounds, as rates on the system's time depend on the machine:
+// TestWorlds does, on virtual time.
 func TestTable(t *testing.T) {
 	if os.Getenv("ROADS") == "" {
 		need.That(t, "ROADS", errors.New("make test-roads sets it: an hour"))
@@ -361,6 +362,6 @@ func row(rtt time.Duration, r Road, traffic string, runs [][]carried) string {
 		losses, lags = append(losses, strings.Join(lost, " ")), append(lags, strings.Join(lag, " "))
 	}
 	return fmt.Sprintf("| %d ms | %s | %s | %s | %s | %s | %s ms |", rtt.Milliseconds(), r.Name,
-		traffic, strings.Join(medians, " | "), strings.Join(ratios, ", "), strings.Join(losses, ", "),
-		strings.Join(lags, ", "))
+		traffic, strings.Join(medians, " | "), strings.Join(ratios, ", "),
+		strings.Join(losses, ", "), strings.Join(lags, ", "))
 }

@@ -542,3 +542,45 @@ func TestRestInFlight(t *testing.T) {
 		"again, an acknowledgement that is %v late makes the window %d packets, from %d",
 		len(sent)-acked, again, late, h.window(), before)
 }
+
+// TestSpuriousUndo: acknowledgements are late, a tail loss probe or a timeout has a segment sent
+// again, and each echoes what was sent first. The window is that of a connection which has lost
+// something.
+func TestSpuriousUndo(t *testing.T) {
+	const size, roundTrip = 1000, 150 * time.Millisecond
+	grown := map[time.Duration][2]uint32{}
+	for _, late := range []time.Duration{0, 300 * time.Millisecond} {
+		buffer := tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 16 << 20, Max: 16 << 20}
+		control := tcpip.CongestionControlOption("cubic")
+		h := newHost(t, false, &buffer, &control)
+		c := h.openOver(roundTrip, mss(size+12+28), sackOK(), scale(10), stamp(5000, 0))
+		h.silent = true
+		h.write(c, 4000*size)
+		acked, sent := 0, h.sent()
+		answer := func(n int) {
+			echo, _, _ := sent[acked+n-1].stamp()
+			acked += n
+			h.send(segment{flags: ack, seq: 1, ack: uint32(1 + acked*size), win: -1,
+				options: options(stamp(uint32(5000+h.clock.since().Milliseconds()), echo))})
+			sent = append(sent, h.sent()...)
+		}
+		for len(sent)-acked < 200 {
+			h.advance(roundTrip)
+			for before := len(sent); acked+2 <= before; {
+				answer(2)
+			}
+		}
+		before := h.window()
+		h.advance(roundTrip + late)
+		again := h.sent()
+		for range (len(sent)-acked)/2 + 1 {
+			answer(2)
+		}
+		t.Logf("%v late: %d sent again", late, len(again))
+		grown[late] = [2]uint32{before, h.window()}
+	}
+	on, is := grown[0], grown[300*time.Millisecond]
+	shows(t, "44-spurious-undo", is[1] < is[0] && on[1] >= on[0], "where acknowledgements are "+
+		"late the window goes from %d to %d segments although the peer has all of them, else to %d",
+		is[0], is[1], on[1])
+}

@@ -19,6 +19,7 @@
 //	reorder.go         reorderWindow what three others overtake is lost for good
 //	reports.go         reportGate    netstack falls behind the acknowledgements of a long flight
 //	paced.go           pacedResends  what is lost leaves in one burst, and is lost again
+//	eifel.go           eifel         nothing is undone of a recovery in which nothing was lost
 //	window.go          zeroWindow    a window announced as 0 takes back what was granted
 //	                   narrowWindow  what no longer fits the window is never sent again
 //	duplicates.go      duplicates    an ACK does not say that data has come twice

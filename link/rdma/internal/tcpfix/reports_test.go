@@ -22,6 +22,8 @@ type slowConn struct {
 func (c *slowConn) SentBefore() (uint32, bool) { return 0, false }
 func (c *slowConn) CountResend(uint32)         {}
 func (c *slowConn) Unread(most int) int        { return min(c.unread, most) }
+func (c *slowConn) NoteLost()                  {}
+func (c *slowConn) NoteNeedless()              {}
 
 // gated holds the functions with a flight of so many segments of 1000 bytes, of which the first is
 // lost, and that netstack knows of.

@@ -143,6 +143,9 @@ func (r *resender) sent(pkt *gstack.PacketBuffer, s *hdr.Segment, gaps bool) (dr
 		f.note(s, now)
 		return false
 	}
+	if repeated {
+		f.eifel.begin(pkt, s, f.end)
+	}
 	if repeated && !f.own {
 		if owner, ok := pkt.Owner.(connection); ok {
 			owner.CountResend(seq + size)
@@ -235,6 +238,9 @@ func (r *resender) received(s *hdr.Segment) (c Changes) {
 	f.ackAt = now
 	f.fitPackets()
 	moved := f.acknowledged(s, now)
+	if moved {
+		f.eifel.judge(s, f.una)
+	}
 	if moved && f.repeated && f.finLeft() {
 		f.due = true
 		r.soon(finWait)
@@ -341,6 +347,7 @@ type resendFlow struct {
 	repair    repair
 	refused   refusal
 	paced     pacedResends
+	eifel     eifel
 
 	longest func(tcpip.NetworkProtocolNumber) int // the resender's
 }
@@ -938,6 +945,11 @@ type connection interface {
 	// Unread returns how many of the segments received wait for netstack to look at them, at most
 	// most. It may be called without that lock.
 	Unread(most int) int
+	// NoteLost and NoteNeedless say of a flight of which some was sent again, once the peer has all
+	// of it, that it had lost something, or that nothing was lost. They may be called without that
+	// lock, and do not block.
+	NoteLost()
+	NoteNeedless()
 }
 
 // Behaviour: where a whole flight is lost netstack's tail loss probe sends the last segment again.

@@ -101,11 +101,12 @@ func (r *resending) write(f hdrtest.TCPFrame, mss uint16) {
 }
 
 // telling represents a connection that tells up to where it has sent data, unless it does not know,
-// and notes what is sent again.
+// and notes what is sent again and what is said of flights.
 type telling struct {
-	end     uint32
-	unknown bool
-	again   []uint32
+	end            uint32
+	unknown        bool
+	again          []uint32
+	lost, needless int
 }
 
 func (*telling) KUID() uint32 { return 0 }
@@ -114,6 +115,8 @@ func (*telling) KGID() uint32 { return 0 }
 func (o *telling) SentBefore() (end uint32, known bool) { return o.end, !o.unknown }
 func (o *telling) CountResend(end uint32)               { o.again = append(o.again, end) }
 func (o *telling) Unread(int) int                       { return 0 }
+func (o *telling) NoteLost()                            { o.lost++ }
+func (o *telling) NoteNeedless()                        { o.needless++ }
 
 // TestSentByAnotherDevice: what a connection has sent by another device counts as sent, if it tells
 // of that.
