@@ -79,13 +79,24 @@ func TestSlowStartOver(t *testing.T) {
 	o := slowStarts{clock: clock.Clock{}, net: g, fields: &fields}
 	defer o.close()
 	conn := &TCPConn{ep: ep, recovery: newRecoveryCount(ep, &fields)}
+	sweep := func() {
+		o.lookAtAll()
+		o.next = tcpip.MonotonicTime{}
+	}
 	o.noteFull(conn)
-	o.lookAtAll()
+	sweep()
 	o.noteFull(conn)
-	if o.lookAtAll(); len(o.all) != 1 {
+	if sweep(); len(o.all) != 1 {
 		t.Error("forgotten while it writes")
 	}
-	if o.lookAtAll(); len(o.all) != 0 {
+	o.next = g.Clock().NowMonotonic().Add(time.Hour)
+	for range 3 {
+		if o.lookAtAll(); len(o.all) != 1 {
+			t.Error("forgotten between sweeps")
+		}
+	}
+	o.next = tcpip.MonotonicTime{}
+	if sweep(); len(o.all) != 0 {
 		t.Error("it is not forgotten")
 	}
 }
@@ -112,8 +123,11 @@ func TestAllowPauses(t *testing.T) {
 				t.Errorf("%v, want %v and %v", got, before, roundTrip)
 			}
 		}
-		o.lookAtAll()
-		if o.lookAtAll(); len(o.all) != 0 || fields.leastTimeout(ep) != before {
+		for range 2 {
+			o.next = tcpip.MonotonicTime{}
+			o.lookAtAll()
+		}
+		if len(o.all) != 0 || fields.leastTimeout(ep) != before {
 			t.Errorf("%v when it is forgotten, want %v", fields.leastTimeout(ep), before)
 		}
 	}
@@ -150,8 +164,9 @@ func TestUndoNeedless(t *testing.T) {
 			events{recoveries: 2, lost: 1, needless: 1}, lowered, tcpip.Open, 0, lowered, lowered},
 		{"nothing known of it", 300, events{recoveries: 1}, lowered, tcpip.Open, 0, lowered,
 			lowered},
-		{"needless for a window that has grown", lowered, events{needless: 1}, window + 1,
-			tcpip.Open, 0, lowered, lowered},
+		{"a needless probe long ago by now", lowered, events{needless: 1}, window + 1, tcpip.Open,
+			0, window, window},
+		{"nothing lowered", lowered, events{needless: 1}, window, tcpip.Open, 0, lowered, lowered},
 	} {
 		conn, x := newSettled(t, window, tt.threshold)
 		ep, fields := conn.ep.(*tcp.Endpoint), conn.recovery.fields
@@ -168,7 +183,10 @@ func TestUndoNeedless(t *testing.T) {
 		}
 		writable(fields.cwnd.in(snd)).SetInt(int64(tt.window))
 		fields.setThreshold(ep, lowered)
-		fields.setCubic(ep, tcp.TCPCubicState{Beta: 0.7, K: 5, WMax: lowered, T: before.T.Add(1)})
+		if tt.name != "nothing lowered" {
+			fields.setCubic(ep,
+				tcp.TCPCubicState{Beta: 0.7, K: 5, WMax: lowered, T: before.T.Add(1)})
+		}
 		for i, want := range []uint32{tt.wantUp, tt.wantLater, tt.wantLater} {
 			state := tt.state
 			if i > 0 {
@@ -188,7 +206,7 @@ func TestUndoNeedless(t *testing.T) {
 			}
 		}
 		is := fields.cubicOf(ep)
-		undone := tt.wantLater != lowered
+		undone := tt.wantLater != lowered || tt.name == "nothing lowered"
 		if is.K == before.K != undone || is.WMax == before.WMax != undone ||
 			is.T == before.T != undone || is.WLastMax == before.WLastMax != undone {
 			t.Errorf("%s: CUBIC is %+v, was %+v", tt.name, is, before)

@@ -24,6 +24,8 @@ const (
 	maxVainStarts   = 1
 	// slowStartSweep says how often connections that write more than their window are looked at.
 	slowStartSweep = 300 * time.Millisecond
+	// undoSweep says how often what was lowered is looked at while flights are needless.
+	undoSweep = 50 * time.Millisecond
 	// sampledRound gives the shortest round trip that HyStart is right about: netstack knows round
 	// trips in milliseconds.
 	sampledRound = 2 * time.Millisecond
@@ -135,6 +137,14 @@ func (x *slowStart) noteLosses(e *tcp.SendErrors) bool {
 	return recoveries+timeouts > x.conn.recovery.undone
 }
 
+// undo looks only at what is to be undone.
+func (x *slowStart) undo(c *tcp.Endpoint, fields *tcpFields) {
+	var info tcpip.TCPInfoOption
+	if c.GetSockOpt(&info) == nil && tcp.EndpointState(c.State()) == tcp.StateEstablished {
+		x.undoNeedless(c, fields, &info)
+	}
+}
+
 // undoNeedless gives a connection back the threshold that it had before recoveries and timeouts in
 // which nothing was lost (RFC 4015), and has CUBIC go on as if there had been none. It leaves the
 // window to slow start, as that of before would leave in one burst.
@@ -146,9 +156,10 @@ func (x *slowStart) undoNeedless(c *tcp.Endpoint, fields *tcpFields, info *tcpip
 	if is.losses != x.settled.losses && info.CcState != tcpip.Open {
 		return // not decided yet
 	}
-	// A probe lowers both when the peer acknowledges what was sent behind it.
+	// A probe lowers the window when the peer acknowledges what was sent behind it, and CUBIC's
+	// epoch begins anew. So it does where slow start has just ended.
 	lowered := is.losses != x.settled.losses || is.window < x.settled.window ||
-		is.threshold < x.settled.threshold && x.settled.threshold != noThreshold
+		is.cubic.T != x.settled.cubic.T && x.settled.threshold != noThreshold
 	needless := is.lost == x.settled.lost && is.needless != x.settled.needless
 	if lowered && (needless || x.needless) {
 		x.conn.recovery.undone += is.losses - x.settled.losses
@@ -240,7 +251,8 @@ type slowStarts struct {
 
 	mu     sync.Mutex // guards what follows; held during a sweep
 	all    map[*tcp.Endpoint]*slowStart
-	timer  clock.Timer // set while there is something in all; nil: not needed yet
+	timer  clock.Timer         // set while there is something in all; nil: not needed yet
+	next   tcpip.MonotonicTime // when all is looked at
 	closed bool
 }
 
@@ -268,6 +280,7 @@ func (o *slowStarts) noteFull(conn *TCPConn) {
 	case len(o.all) == 0:
 		o.timer.Reset(slowStartSweep)
 	}
+	o.fields.beginEpoch(c, o.net.Clock().NowMonotonic())
 	x := &slowStart{conn: conn, ranges: o.fields.keepRanges(c, nil),
 		minRTO: o.fields.leastTimeout(c)}
 	var info tcpip.TCPInfoOption
@@ -276,7 +289,6 @@ func (o *slowStarts) noteFull(conn *TCPConn) {
 		x.settled = conn.recovery.settle(&info)
 	}
 	o.all[c] = x
-	o.fields.beginEpoch(c, o.net.Clock().NowMonotonic())
 	conn.recovery.countSent()
 }
 
@@ -285,19 +297,35 @@ func (o *slowStarts) lookAtAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.net.Clock().NowMonotonic()
+	all, pause := !now.Before(o.next), slowStartSweep
 	for c, x := range o.all {
-		x.ranges = o.fields.keepRanges(c, x.ranges)
-		if x.lookAt(c, o.fields, now); x.quiet && !x.goesOn(c, o.fields) {
-			delete(o.all, c)
-			x.conn.setWindowPacing(0)
-			x.allowPauses(c, o.fields, 0)
-			o.fields.keepFewRanges(c, x.ranges)
+		if all {
+			o.lookAt(c, x, now)
+		} else {
+			x.undo(c, o.fields)
 		}
-		x.quiet = true
+		if x.needless {
+			pause = undoSweep
+		}
+	}
+	if all {
+		o.next = now.Add(slowStartSweep)
 	}
 	if len(o.all) > 0 && !o.closed {
-		o.timer.Reset(slowStartSweep)
+		o.timer.Reset(min(pause, o.next.Sub(now)))
 	}
+}
+
+// lookAt looks at a connection, or forgets it.
+func (o *slowStarts) lookAt(c *tcp.Endpoint, x *slowStart, now tcpip.MonotonicTime) {
+	x.ranges = o.fields.keepRanges(c, x.ranges)
+	if x.lookAt(c, o.fields, now); x.quiet && !x.goesOn(c, o.fields) {
+		delete(o.all, c)
+		x.conn.setWindowPacing(0)
+		x.allowPauses(c, o.fields, 0)
+		o.fields.keepFewRanges(c, x.ranges)
+	}
+	x.quiet = true
 }
 
 func (o *slowStarts) close() {
