@@ -169,6 +169,7 @@ func TestUndoNeedless(t *testing.T) {
 		{"nothing lowered", lowered, events{needless: 1}, window, tcpip.Open, 0, lowered, lowered},
 	} {
 		conn, x := newSettled(t, window, tt.threshold)
+		x.times = maxSlowStarts
 		ep, fields := conn.ep.(*tcp.Endpoint), conn.recovery.fields
 		snd := fields.snd.target(reflect.ValueOf(ep).Elem())
 		before := fields.cubicOf(ep)
@@ -218,11 +219,41 @@ func TestUndoNeedless(t *testing.T) {
 	}
 }
 
+// TestUndoBegins: slow start begins again, so often, where all that was lowered is undone.
+func TestUndoBegins(t *testing.T) {
+	for lost, want := range []int{tcp.InitialSsthresh, 400} {
+		conn, x := newSettled(t, 400, 300)
+		ep, fields := conn.ep.(*tcp.Endpoint), conn.recovery.fields
+		snd := fields.snd.target(reflect.ValueOf(ep).Elem())
+		ep.Stats().(*tcp.Stats).SendErrors.Timeouts.IncrementBy(uint64(lost))
+		for i := range maxSlowStarts + 1 {
+			writable(fields.cwnd.in(snd)).SetInt(400)
+			fields.setThreshold(ep, 300)
+			var info tcpip.TCPInfoOption
+			ep.GetSockOpt(&info)
+			x.undoNeedless(ep, fields, &info)
+			conn.recovery.NoteNeedless()
+			writable(fields.cwnd.in(snd)).SetInt(280)
+			fields.setThreshold(ep, 280)
+			ep.GetSockOpt(&info)
+			x.undoNeedless(ep, fields, &info)
+			if i == maxSlowStarts {
+				want = 400
+			}
+			if got := fields.ssthresh.int(snd); got != want {
+				t.Errorf("%d lost, %d times before: threshold %d, want %d", lost, i, got, want)
+			}
+			x.needless = false
+		}
+	}
+}
+
 // TestUndoLate: a probe lowers the window at the acknowledgement behind the one that tells of it,
 // which may be behind a sweep. Later ones are not undone by that.
 func TestUndoLate(t *testing.T) {
 	for sweeps, want := range []uint32{400, 400, 280} {
 		conn, x := newSettled(t, 400, 300)
+		x.times = maxSlowStarts
 		ep, fields := conn.ep.(*tcp.Endpoint), conn.recovery.fields
 		snd := fields.snd.target(reflect.ValueOf(ep).Elem())
 		var info tcpip.TCPInfoOption

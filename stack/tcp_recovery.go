@@ -164,17 +164,27 @@ func (x *slowStart) undoNeedless(c *tcp.Endpoint, fields *tcpFields, info *tcpip
 	if lowered && (needless || x.needless) {
 		x.conn.recovery.undone += is.losses - x.settled.losses
 		is.threshold, is.cubic = max(x.settled.window, x.settled.threshold), x.settled.cubic
-		threshold := int(is.threshold)
-		if is.threshold == noThreshold {
-			threshold = tcp.InitialSsthresh
-		}
-		fields.setThreshold(c, threshold)
+		fields.setThreshold(c, x.thresholdWithout(is))
 		fields.setCubic(c, is.cubic)
 		_ = c.GetSockOpt(info) // which it has answered before
 		x.spread, x.ended = false, 0
 		x.conn.setWindowPacing(0)
 	}
 	x.settled, x.needless = is, needless
+}
+
+// thresholdWithout returns the threshold of a connection whose needless losses were undone. What
+// had a probe sent has ended slow start as well, so that it begins again where nothing else was
+// lost.
+func (x *slowStart) thresholdWithout(is settled) int {
+	switch {
+	case is.threshold == noThreshold:
+	case is.losses == x.conn.recovery.undone && x.times < maxSlowStarts:
+		x.times++
+	default:
+		return int(is.threshold)
+	}
+	return tcp.InitialSsthresh
 }
 
 // noThreshold is what a connection tells of its threshold before it has one.

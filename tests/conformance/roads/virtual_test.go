@@ -206,8 +206,8 @@ func TestLongPauses(t *testing.T) {
 		// 0.2 to 0.8 with netstack's own timeout.
 		{80, 120, "100M/100ms", 0, 2}, {80, 120, "100M/100ms", 1, 2}, {80, 120, "100M/100ms", 2, 2},
 		// 5.4, 1.1, 0.3 and 0.1 where nothing is undone.
-		{20, 15, "5 % late", 0, 12}, {20, 60, "5 % late", 1, 10}, {20, 200, "clean", 5, 3},
-		{80, 120, "100M/100ms", 4, 1},
+		{20, 15, "5 % late", 0, 12}, {20, 60, "5 % late", 1, 10}, {20, 200, "clean", 5, 4},
+		{80, 120, "100M/100ms", 4, 3},
 	} {
 		roads := Roads(tt.rtt * time.Millisecond)
 		r := roads[slices.IndexFunc(roads, func(r Road) bool { return r.Name == tt.road })]
