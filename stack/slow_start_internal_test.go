@@ -344,7 +344,8 @@ func TestWindowPacing(t *testing.T) {
 	ep, g := newEndpoint(t)
 	s := new(Stack)
 	s.conns.net = g
-	c := &TCPConn{ep: ep, laddr: &net.TCPAddr{IP: net.IPv4zero.To4()}}
+	c := &TCPConn{ep: ep, laddr: &net.TCPAddr{IP: net.IPv4zero.To4()},
+		recovery: newRecoveryCount(ep, new(tcpFields))}
 	c.stack = s
 	x := slowStart{conn: c, least: 100 * time.Millisecond}
 	var lost tcp.SendErrors
