@@ -136,8 +136,8 @@ type Config struct {
 	TCP TCPOptions
 	// UDPBuffer bounds the payload that waits to be read from one socket before datagrams are
 	// dropped, and the datagrams that wait there for a neighbour's address: Default for each
-	// direction, up to Max by SetReadBuffer and SetWriteBuffer. Default 4 MiB, up to 16 MiB: with
-	// 32 KiB nine of ten datagrams of a 64-byte burst are lost.
+	// direction, up to Max by SetReadBuffer, which is doubled as on Linux, and SetWriteBuffer.
+	// Default 4 MiB, up to 16 MiB: with 32 KiB nine of ten datagrams of a 64-byte burst are lost.
 	UDPBuffer BufferRange
 
 	// Filter judges the packets of [Open]'s stack, before they are copied and as they are sent; the

@@ -90,6 +90,8 @@ type UDPConn struct {
 
 	discovery atomic.Uint32 // a PathMTUDiscovery
 
+	halfRead atomic.Int64 // of SetReadBuffer; 0: it was not called
+
 	pacing atomic.Pointer[socketPacing] // nil: there was no rate yet
 
 	sentStamps atomic.Pointer[sentStamps] // nil: none were asked for
@@ -287,10 +289,16 @@ func (c *UDPConn) setDeadline(t time.Time, sides ...*ioSide) error {
 	})
 }
 
-// SetReadBuffer sets how many bytes may wait to be read before datagrams are dropped; see
-// [Config.UDPBuffer] for default and limit.
+// SetReadBuffer sets half of how many bytes may wait to be read before datagrams are dropped, as on
+// Linux, which counts what its packets take and doubles the size for that; see [Config.UDPBuffer]
+// for default and limit.
 func (c *UDPConn) SetReadBuffer(bytes int) error {
-	return c.set(func() { setReadBuffer(c.ep.SocketOptions(), bytes) })
+	return c.set(func() {
+		o := c.ep.SocketOptions()
+		lo, hi := o.ReceiveBufferLimits()
+		c.halfRead.Store(clamp(bytes, lo, hi))
+		o.SetReceiveBufferSize(2*c.halfRead.Load(), true)
+	})
 }
 
 // SetWriteBuffer sets how many bytes may wait for a neighbour's address.
@@ -300,7 +308,7 @@ func (c *UDPConn) SetWriteBuffer(bytes int) error {
 
 // UDPSettings holds the options of a UDP socket as they are, set or by default.
 type UDPSettings struct {
-	ReadBuffer, WriteBuffer int // bytes
+	ReadBuffer, WriteBuffer int // bytes, as they were set
 	TrafficClass            int
 	TTL                     int    // to hosts; 0: the default
 	SegmentSize             int    // see SetSegmentSize
@@ -313,7 +321,11 @@ type UDPSettings struct {
 func (c *UDPConn) Settings() UDPSettings {
 	o := c.ep.SocketOptions()
 	groupTTL, _ := c.ep.GetSockOptInt(tcpip.MulticastTTLOption) // which every UDP endpoint has
-	return UDPSettings{ReadBuffer: int(o.GetReceiveBufferSize()),
+	read := c.halfRead.Load()
+	if read == 0 {
+		read = o.GetReceiveBufferSize()
+	}
+	return UDPSettings{ReadBuffer: int(read),
 		WriteBuffer: int(o.GetSendBufferSize()), TrafficClass: int(c.class.Load()),
 		TTL: int(c.ttl.Load()), SegmentSize: int(c.segment.Load()), Pacing: c.pacingRate(),
 		MulticastTTL: groupTTL, MulticastLoopback: o.GetMulticastLoop()}

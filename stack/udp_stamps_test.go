@@ -180,7 +180,7 @@ func TestTransmitTimestampsBounded(t *testing.T) {
 	}
 	must(t, from.SetTransmitTimestamps(allStamps|TimestampID))
 	must(t, from.SetReadBuffer(8192))
-	room := int(from.Settings().ReadBuffer)
+	room := 2 * from.Settings().ReadBuffer
 	const each = 1024
 	fits := (room + each + 41) / (each + 42)
 	for range fits + 5 {
