@@ -24,7 +24,7 @@ const (
 	maxVainStarts   = 1
 	// slowStartSweep says how often connections that write more than their window are looked at.
 	slowStartSweep = 300 * time.Millisecond
-	// undoSweep says how often what was lowered is looked at while flights are needless.
+	// undoSweep says how often a connection is looked at of which a flight was needless.
 	undoSweep = 50 * time.Millisecond
 	// sampledRound gives the shortest round trip that HyStart is right about: netstack knows round
 	// trips in milliseconds.
@@ -311,7 +311,7 @@ func (o *slowStarts) lookAtAll() {
 	for c, x := range o.all {
 		if all {
 			o.lookAt(c, x, now)
-		} else {
+		} else if x.needless {
 			x.undo(c, o.fields)
 		}
 		if x.needless {

@@ -38,20 +38,19 @@ func (w *world) keeps(t *testing.T, size, buffer, most int) (n int) {
 		r.must(p.SetReadBuffer(buffer))
 	}
 	c := r.connected(p)
-	data := pattern(size)
+	data, before := pattern(size), w.delivered()
 	for i := range most {
-		before := w.delivered()
 		_, err := c.Write(data)
 		r.must(err)
-		if i%32 == 0 { // the rings of the NIC are not looked at here
-			w.awaitDatagrams(before + 1)
+		if i%32 == 31 || i == most-1 { // the rings of the NIC are not looked at here
+			w.awaitDatagrams(t, before+uint64(i)+1)
 		}
 	}
-	patience := ample
+	wait := ample
 	if w.datagrams == nil { // what the kernel has kept is there
-		patience = brief
+		wait = brief
 	}
-	r.must(p.SetReadDeadline(time.Now().Add(patience)))
+	r.must(p.SetReadDeadline(time.Now().Add(wait)))
 	for buf := make([]byte, size+1); n < most; n++ {
 		got, _, err := p.ReadFrom(buf)
 		if err != nil {
@@ -73,10 +72,11 @@ func (w *world) delivered() uint64 {
 	return w.datagrams()
 }
 
-// awaitDatagrams waits until that many have been delivered, if they come at all.
-func (w *world) awaitDatagrams(n uint64) {
-	for end := time.Now().Add(brief); w.datagrams != nil && w.datagrams() < n &&
-		time.Now().Before(end); {
-		runtime.Gosched()
+// awaitDatagrams waits until the server's sockets have got or dropped that many; a kernel's have.
+func (w *world) awaitDatagrams(t *testing.T, n uint64) {
+	for end := soon(); w.datagrams != nil && w.datagrams() < n; runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("%s: %d datagrams of %d have come", w.name, w.datagrams(), n)
+		}
 	}
 }

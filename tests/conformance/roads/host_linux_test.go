@@ -313,7 +313,7 @@ func TestTable(t *testing.T) {
 		b.names(" | "), strings.Repeat("---|", 6+len(b.kinds)))
 	for _, rtt := range durations(t) {
 		for _, r := range named(Roads(rtt), os.Getenv("ROADS")) {
-			for _, tr := range someTraffic() {
+			for _, tr := range someTraffic(t) {
 				runs := make([][]carried, len(b.kinds))
 				for round := range rounds {
 					for i, k := range b.kinds {

@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 )
 
@@ -40,15 +40,20 @@ var traffics = []traffic{
 }
 
 // someTraffic returns those that TRAFFIC names.
-func someTraffic() (some []traffic) {
+func someTraffic(t *testing.T) (some []traffic) {
 	list := os.Getenv("TRAFFIC")
 	if list == "" {
 		list = usualTraffic
 	}
-	names := strings.Split(list, ",")
-	for _, tr := range traffics {
-		if list == "all" || slices.Contains(names, tr.name) {
-			some = append(some, tr)
+	for name := range strings.SplitSeq(list, ",") {
+		before := len(some)
+		for _, tr := range traffics {
+			if name == "all" || name == tr.name {
+				some = append(some, tr)
+			}
+		}
+		if len(some) == before {
+			t.Fatalf("TRAFFIC: there is no %q; docs/testing.md names what there is", name)
 		}
 	}
 	return some

@@ -510,74 +510,71 @@ func TestRecoveryBurst(t *testing.T) {
 		some, most)
 }
 
+// acked represents a connection of which the peer acknowledges two segments at a time, without
+// losses.
+type acked struct {
+	*host
+	size int
+	n    int // segments acknowledged
+	sent []segment
+}
+
+// grow opens a connection, writes so many segments, and has its window grow to 200 of them.
+func grow(t *testing.T, control tcpip.CongestionControlOption, size, segments int,
+	roundTrip time.Duration) *acked {
+	buffer := tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 16 << 20, Max: 16 << 20}
+	h := newHost(t, false, &buffer, &control)
+	c := h.openOver(roundTrip, mss(uint32(size+12+28)), sackOK(), scale(10), stamp(5000, 0))
+	h.silent = true
+	h.write(c, segments*size)
+	a := &acked{host: h, size: size, sent: h.sent()}
+	for len(a.sent)-a.n < 200 {
+		h.advance(roundTrip)
+		for before := len(a.sent); a.n+2 <= before; {
+			a.answer()
+		}
+	}
+	return a
+}
+
+// answer acknowledges two segments more.
+func (a *acked) answer() {
+	echo, _, _ := a.sent[a.n+1].stamp()
+	a.n += 2
+	a.send(segment{flags: ack, seq: 1, ack: uint32(1 + a.n*a.size), win: -1,
+		options: options(stamp(uint32(5000+a.clock.since().Milliseconds()), echo))})
+	a.sent = append(a.sent, a.host.sent()...)
+}
+
 // TestRestInFlight: with a round trip of 150 ms, and data in flight, acknowledgements are 140 ms
 // late. The window is then that of a connection which has rested for longer than the timeout.
 func TestRestInFlight(t *testing.T) {
-	const size, roundTrip, late = 1000, 150 * time.Millisecond, 140 * time.Millisecond
-	buffer := tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 16 << 20, Max: 16 << 20}
-	control := tcpip.CongestionControlOption("reno")
-	h := newHost(t, false, &buffer, &control)
-	c := h.openOver(roundTrip, mss(size+12+28), sackOK(), scale(10), stamp(5000, 0))
-	h.silent = true
-	h.write(c, 2000*size)
-	acked, sent := 0, h.sent()
-	answer := func(n int) {
-		echo, _, _ := sent[acked+n-1].stamp()
-		acked += n
-		h.send(segment{flags: ack, seq: 1, ack: uint32(1 + acked*size), win: -1,
-			options: options(stamp(uint32(5000+h.clock.since().Milliseconds()), echo))})
-		sent = append(sent, h.sent()...)
-	}
-	for len(sent)-acked < 200 {
-		h.advance(roundTrip)
-		for before := len(sent); acked+2 <= before; {
-			answer(2)
-		}
-	}
-	before := h.window()
-	h.advance(roundTrip + late)
-	again := len(h.sent())
-	answer(2)
-	shows(t, "43-rest-in-flight", h.window() < before/2, "with %d segments in flight, %d sent "+
+	const roundTrip, late = 150 * time.Millisecond, 140 * time.Millisecond
+	a := grow(t, "reno", 1000, 2000, roundTrip)
+	before := a.window()
+	a.advance(roundTrip + late)
+	again := len(a.host.sent())
+	a.answer()
+	shows(t, "43-rest-in-flight", a.window() < before/2, "with %d segments in flight, %d sent "+
 		"again, an acknowledgement that is %v late makes the window %d packets, from %d",
-		len(sent)-acked, again, late, h.window(), before)
+		len(a.sent)-a.n, again, late, a.window(), before)
 }
 
 // TestSpuriousUndo: acknowledgements are late, a tail loss probe or a timeout has a segment sent
 // again, and each echoes what was sent first. The window is that of a connection which has lost
 // something.
 func TestSpuriousUndo(t *testing.T) {
-	const size, roundTrip = 1000, 150 * time.Millisecond
+	const roundTrip = 150 * time.Millisecond
 	grown := map[time.Duration][2]uint32{}
 	for _, late := range []time.Duration{0, 300 * time.Millisecond} {
-		buffer := tcpip.TCPSendBufferSizeRangeOption{Min: 1, Default: 16 << 20, Max: 16 << 20}
-		control := tcpip.CongestionControlOption("cubic")
-		h := newHost(t, false, &buffer, &control)
-		c := h.openOver(roundTrip, mss(size+12+28), sackOK(), scale(10), stamp(5000, 0))
-		h.silent = true
-		h.write(c, 4000*size)
-		acked, sent := 0, h.sent()
-		answer := func(n int) {
-			echo, _, _ := sent[acked+n-1].stamp()
-			acked += n
-			h.send(segment{flags: ack, seq: 1, ack: uint32(1 + acked*size), win: -1,
-				options: options(stamp(uint32(5000+h.clock.since().Milliseconds()), echo))})
-			sent = append(sent, h.sent()...)
+		a := grow(t, "cubic", 1000, 4000, roundTrip)
+		before := a.window()
+		a.advance(roundTrip + late)
+		t.Logf("%v late: %d sent again", late, len(a.host.sent()))
+		for range (len(a.sent)-a.n)/2 + 1 {
+			a.answer()
 		}
-		for len(sent)-acked < 200 {
-			h.advance(roundTrip)
-			for before := len(sent); acked+2 <= before; {
-				answer(2)
-			}
-		}
-		before := h.window()
-		h.advance(roundTrip + late)
-		again := h.sent()
-		for range (len(sent)-acked)/2 + 1 {
-			answer(2)
-		}
-		t.Logf("%v late: %d sent again", late, len(again))
-		grown[late] = [2]uint32{before, h.window()}
+		grown[late] = [2]uint32{before, a.window()}
 	}
 	on, is := grown[0], grown[300*time.Millisecond]
 	shows(t, "44-spurious-undo", is[1] < is[0] && on[1] >= on[0], "where acknowledgements are "+
