@@ -4,8 +4,10 @@ package hoststack
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -37,6 +39,10 @@ func worldOn(t *testing.T, lay func(server, client *lab.Net) (seen string, err e
 	if err != nil {
 		t.Fatal(err)
 	}
+	must(t, client.Do(func() error {
+		ports := fmt.Sprintf("%d %d", firstClientPort, lastClientPort)
+		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte(ports), 0o644)
+	}))
 	connect(t, server, client)
 	address(t, server, netip.PrefixFrom(w.server4, 24), netip.PrefixFrom(w.alias4, 24),
 		netip.PrefixFrom(w.server6, 64))
@@ -48,6 +54,10 @@ func worldOn(t *testing.T, lay func(server, client *lab.Net) (seen string, err e
 
 // cable is the name of the cable's ends.
 const cable = "cable"
+
+// firstClientPort and lastClientPort bound the ephemeral ports of a client that is a host of its
+// own. The server's are others, so that notes name no port of the client's as the server's.
+const firstClientPort, lastClientPort = 10000, 19999
 
 // pairWorld is a world with the addresses of tests/lib/netpair, which no host has yet.
 func pairWorld(name string) *world {

@@ -52,6 +52,9 @@ func stackWorld(t *testing.T) *world {
 	server, client := netpair.New(t, netpair.Faults{Tap: w.sent.tap}, netpair.Server(alias))
 	netpair.Acquaint(t, server, client)
 	netpair.Acquaint(t, client, server)
+	if err := client.Netstack().SetPortRange(firstClientPort, lastClientPort); err != nil {
+		t.Fatal(err)
+	}
 	w.server, w.client, w.deaf = netstack{server}, netstack{client}, deafStack
 	w.datagrams = datagramsOf(server)
 	return w
@@ -132,20 +135,11 @@ func portOf(a net.Addr) string {
 	return p
 }
 
-// samePort reports whether two addresses have one port.
-func samePort(a, b net.Addr) bool { return portOf(a) == portOf(b) }
-
 // pair is a connection: the client's end and the server's.
 func (r *run) pair() (client, server tcpConn) {
 	r.Helper()
 	l := r.listen("tcp4", r.server4.String())
 	client = r.dial(l)
-	// Two hosts may choose the same port, which notes would name on both ends.
-	for samePort(client.LocalAddr(), l.Addr()) {
-		delete(r.names, portOf(l.Addr()))
-		l = r.listen("tcp4", r.server4.String())
-		client = r.dial(l)
-	}
 	c, err := l.Accept()
 	r.must(err)
 	r.closed(c)
@@ -181,6 +175,9 @@ func (r *run) free(network, ip string) udpConn {
 	p, err := r.client.ListenPacket(network, net.JoinHostPort(ip, "0"))
 	r.must(err)
 	r.closed(p)
+	if r.names[portOf(p.LocalAddr())] != "" { // on one host a socket of the other version of IP
+		return r.free(network, ip)
+	}
 	r.must(p.SetDeadline(soon()))
 	return p.(udpConn)
 }
