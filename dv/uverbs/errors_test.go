@@ -70,7 +70,7 @@ func TestHints(t *testing.T) {
 // TestHintTables: every row of the tables belongs to a command and says something.
 func TestHintTables(t *testing.T) {
 	names := map[string]bool{}
-	for _, o := range []*op{opOpenNode, opProbe, opGetContext, opAsyncEvents, opReadEvent,
+	for _, o := range []*op{opOpenNode, opGetContext, opAsyncEvents, opReadEvent,
 		opQueryDevice, opQueryPort, opMapUAR, opAllocPD, opRegMR,
 		opCreateChannel, opCreateCQ, opModifyCQ, opCreateQP, opCreateRSSQP, opModifyQP, opPaceQP,
 		opQueryQP, opCreateWQ, opModifyWQ,

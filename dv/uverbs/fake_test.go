@@ -78,7 +78,7 @@ var fakeOutputs = map[string]map[uint16]bool{
 }
 
 var fakeNames = map[string]string{
-	"0/0/0": "GET_CONTEXT", "0/0/1": "PROBE", "0/0/2": "QUERY_PORT", "0/0/3": "ALLOC_PD",
+	"0/0/0": "GET_CONTEXT", "0/0/2": "QUERY_PORT", "0/0/3": "ALLOC_PD",
 	"0/0/4": "DEALLOC_PD", "0/0/9": "REG_MR", "0/0/13": "DEREG_MR",
 	"0/0/17": "CREATE_COMP_CHANNEL", "0/0/20": "DESTROY_CQ", "0/0/25": "QUERY_QP",
 	"0/0/26": "MODIFY_QP", "0/0/27": "DESTROY_QP",
@@ -165,8 +165,6 @@ func (k *fakeKernel) answer(c *call, buf []byte) error {
 		k.ucontext(c.in[0x1000], uhw)
 	case "ASYNC_EVENT_ALLOC":
 		p64(buf[c.newAt:], uint64(k.newFD()))
-	case "PROBE":
-		return unix.ENOSPC
 	case "QUERY_DEVICE":
 		k.device(core, uhw)
 	case "QUERY_PORT":

@@ -109,10 +109,6 @@ var opHints = map[string]map[unix.Errno]string{
 		unix.ENODEV: "the device is being removed or reset: wait for udev and try again",
 		unix.EIO:    "the device is being removed or reset: wait for udev and try again",
 	},
-	"PROBE": {
-		unix.ENOTTY:          hintTooOld,
-		unix.EPROTONOSUPPORT: hintTooOld,
-	},
 	"GET_CONTEXT": {
 		unix.ENOTTY:          hintTooOld,
 		unix.EPROTONOSUPPORT: hintTooOld,

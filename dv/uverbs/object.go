@@ -67,7 +67,6 @@ type op struct {
 
 var (
 	opOpenNode       = &op{"open", "open", 0}
-	opProbe          = &op{"PROBE", "probe", CmdQueryDevice}
 	opGetContext     = &op{"GET_CONTEXT", "open", CmdGetContext}
 	opAsyncEvents    = &op{"ASYNC_EVENT_ALLOC", "open", 0}
 	opReadEvent      = &op{"read", "read", 0}

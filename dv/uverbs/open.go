@@ -179,21 +179,3 @@ func (c *Context) queryDevice(a contextAnswer) error {
 	c.caps = decodeCaps(a, core, drv)
 	return nil
 }
-
-// Probe checks whether this package supports an opened node, before it has a context. It returns
-// nil, or an error that wraps ENOTTY or EPROTONOSUPPORT for a kernel before 5.0 or a file that is
-// not a uverbs node. It changes nothing.
-func Probe(k Kernel) error {
-	const noun = "uverbs node"
-	scratch, err := mmio.Alloc(scratchLen)
-	if err != nil {
-		return err
-	}
-	defer scratch.Close()
-	attrs, _ := write{op: opProbe}.ioctlAttrs()
-	err = exchangeCmd(k, DriverMLX5, ObjectDevice, MethodInvokeWrite, attrs, scratch)
-	if err == nil || errors.Is(err, unix.ENOSPC) {
-		return nil // the command is known and its input is, as intended, missing
-	}
-	return kernelFailure(opProbe, noun, err, memory{})
-}

@@ -191,25 +191,6 @@ func TestOpenLargePages(t *testing.T) {
 	}
 }
 
-func TestProbe(t *testing.T) {
-	for _, tc := range []struct {
-		errno, want unix.Errno
-	}{{0, 0}, {unix.ENOTTY, unix.ENOTTY}, {unix.EPROTONOSUPPORT, unix.EPROTONOSUPPORT},
-		{unix.EIO, unix.EIO}} {
-		k := newFake(t)
-		if tc.errno != 0 {
-			k.refuseWith("PROBE", tc.errno)
-		}
-		err := Probe(k)
-		if tc.want == 0 && err != nil || tc.want != 0 && !errors.Is(err, tc.want) {
-			t.Errorf("kernel says %v: %v", tc.errno, err)
-		}
-		if c := k.last("PROBE"); len(c.in) != 1 || len(c.out) != 0 {
-			t.Errorf("probe carries %v %v", c.in, c.out)
-		}
-	}
-}
-
 func TestQueryPort(t *testing.T) {
 	k, c := openFake(t, Options{})
 	p, err := c.QueryPort(1)

@@ -197,7 +197,7 @@ func (p parsed) name() string {
 		opCreateChannel, opCreateCQ,
 		opModifyCQ, opDestroyCQ, opCreateQP, opModifyQP, opQueryQP, opDestroyQP,
 		opCreateWQ, opModifyWQ, opDestroyWQ,
-		opCreateIndTable, opDestroyIndTbl, opCreateFlow, opDestroyFlow, opQueryDevice, opProbe} {
+		opCreateIndTable, opDestroyIndTbl, opCreateFlow, opDestroyFlow, opQueryDevice} {
 		if p.hdr.ObjectID == ObjectDevice && p.hdr.MethodID == MethodInvokeWrite && p.cmd == o.cmd {
 			return o.name
 		}

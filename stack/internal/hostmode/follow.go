@@ -93,8 +93,7 @@ func sooner(a, b time.Duration) time.Duration {
 // if that is gone by its name, for one that has been made again; a driver that is loaded again may
 // have given it the name of before a rename.
 func (h *Host) read() (hostnet.Network, error) {
-	h.rename()
-	found, err := h.kernel.Read(h.Name())
+	found, err := askByName(h, h.kernel.Read)
 	if first := h.first; errors.Is(err, syscall.ENODEV) && first != h.Name() {
 		again, otherErr := h.kernel.Read(first)
 		if otherErr == nil && bytes.Equal(again.MAC, h.stack.HardwareAddr()) {
@@ -112,8 +111,19 @@ func (h *Host) RoutesIPv6() bool { return h.kernel.RoutesIPv6(h.Name()) }
 
 // Below asks the kernel what is below the netdev.
 func (h *Host) Below() (hostnet.Below, error) {
-	h.rename()
-	return h.kernel.Below(h.Name())
+	return askByName(h, h.kernel.Below)
+}
+
+// askByName asks about the netdev, and again if it was renamed meanwhile: another netdev may have
+// had its name by then.
+func askByName[T any](h *Host, ask func(name string) (T, error)) (answer T, err error) {
+	for h.rename(); ; {
+		name := h.Name()
+		answer, err = ask(name)
+		if h.rename(); h.Name() == name {
+			return answer, err
+		}
+	}
 }
 
 // rename notes what the netdev is called now.
@@ -342,9 +352,14 @@ func (h *Host) Reopen() (packet.Netdev, error) {
 	if err := h.rebind(found); err != nil {
 		return nil, err
 	}
-	port, err := h.stack.ReopenNetdev(h.Name())
+	name := h.Name()
+	port, err := h.stack.ReopenNetdev(name)
 	if err != nil {
 		return nil, err
+	}
+	if h.rename(); h.Name() != name { // another netdev may have had its name by then
+		return nil, errors.Join(fmt.Errorf("%s was renamed while it was opened", name),
+			port.Close())
 	}
 	// the link's for now, which follows a new one then
 	if err := port.SetMAC(h.stack.HardwareAddr()); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock"
 	"github.com/rdma-netstack/rdma-netstack/cmd/rdma-netstack/lab"
 	"github.com/rdma-netstack/rdma-netstack/dv"
+	"github.com/rdma-netstack/rdma-netstack/internal/hostnet"
 	"github.com/rdma-netstack/rdma-netstack/link/packet"
 	"github.com/rdma-netstack/rdma-netstack/stack/internal/env"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
@@ -522,4 +523,61 @@ func TestFollow(t *testing.T) {
 		w.mtu != 1400 {
 		t.Errorf("%s, told %s with %v and MTU %d", w.host.Name(), w.name, w.mac, w.mtu)
 	}
+}
+
+// TestRenamedMeanwhile renames the netdev after Host has asked what it is called, and gives its
+// name to another one: Host is not to take that for its own.
+func TestRenamedMeanwhile(t *testing.T) {
+	for what, ask := range map[string]func(*Host) (net.HardwareAddr, error){
+		"look": func(h *Host) (net.HardwareAddr, error) {
+			h.look()
+			return h.stack.HardwareAddr(), nil
+		},
+		"below": func(h *Host) (net.HardwareAddr, error) {
+			below, err := h.Below()
+			return below.MAC, err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t, "192.0.2.1/24")
+			mac := w.mac
+			rename := sync.OnceFunc(func() {
+				w.do(func() error {
+					link, err := netlink.LinkByName("eth0")
+					if err == nil {
+						err = netlink.LinkSetName(link, "lan7")
+					}
+					return err
+				})
+				w.must(lab.Cable(w.net, "eth0", w.net, "eth1"))
+			})
+			w.host.kernel = renaming{w.host.kernel, rename}
+			var got net.HardwareAddr
+			w.do(func() (err error) {
+				got, err = ask(w.host)
+				return err
+			})
+			if w.host.Name() != "lan7" || got.String() != mac.String() ||
+				!slices.Contains(w.addrs, netip.MustParsePrefix("192.0.2.1/24")) {
+				t.Errorf("%s: MAC %v, addresses %v, want lan7: %v, 192.0.2.1", w.host.Name(), got,
+					w.addrs, mac)
+			}
+		})
+	}
+}
+
+// renaming calls rename before the kernel answers.
+type renaming struct {
+	Kernel
+	rename func()
+}
+
+func (r renaming) Read(name string) (hostnet.Network, error) {
+	r.rename()
+	return r.Kernel.Read(name)
+}
+
+func (r renaming) Below(name string) (hostnet.Below, error) {
+	r.rename()
+	return r.Kernel.Below(name)
 }
