@@ -62,6 +62,7 @@ type Stats struct {
 	TxDropped uint64 // refused because there still was no room
 	TxResent  uint64 // TCP segments sent again by the link, or later than by netstack, see tcpfix
 	TxSpared  uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
+	TxLeftOut uint64 // of netstack's, not sent: SYNs again at once, resets, see tcpfix/syn.go
 	// TxNeedless counts segments sent again as an acknowledgement was late, by netstack or the
 	// link, that the peer had: nothing was lost or out of order, see tcpfix/resend.go.
 	TxNeedless uint64
@@ -259,10 +260,9 @@ func (e *Endpoint) Stats() Stats {
 			of.TxFrames += c.frames[k].Load()
 		}
 	}
-	s.TxResent, s.TxSpared = e.flows.Resent(), e.flows.Spared()
-	s.RxACKsKept, s.RxACKsLate = e.flows.HeldBack()
-	s.TxNeedless = e.flows.Needless()
-	s.TxDuplicatesTold = e.flows.DuplicatesTold()
+	c := e.flows.Counts()
+	s.TxResent, s.TxSpared, s.TxNeedless, s.TxLeftOut = c.Resent, c.Spared, c.Needless, c.LeftOut
+	s.RxACKsKept, s.RxACKsLate, s.TxDuplicatesTold = c.ACKsKept, c.ACKsLate, c.DuplicatesTold
 	return s
 }
 

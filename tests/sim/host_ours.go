@@ -43,7 +43,6 @@ type ourHost struct {
 	beside beside       // the kernel's part of the port
 	// rulesStay: the device has rules for all ports whenever a frame may come
 	rulesStay bool
-	reopened  func() uint64 // counts connections in whose place a host has opened another
 	muted     atomic.Uint64 // frames that it had dropped when it began to
 	stack     *stack.Stack  // nil until the host is up
 	books     deviceBooks

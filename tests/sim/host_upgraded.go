@@ -319,7 +319,7 @@ func (h *upgradedHost) checkLinks() error {
 	received += h.past.links.RxSentAway
 	return errors.Join(linkReceived(&h.past.links, received-h.past.unread()+h.past.links.RxACKsLate,
 		received+h.past.links.RxACKsLate),
-		linkSent(&h.past.links, h.port.inspect.syns.again, h.reopened()))
+		linkSent(&h.past.links))
 }
 
 // outOfBuffer is that of all processes.

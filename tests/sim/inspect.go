@@ -22,16 +22,12 @@ type inspector struct {
 type synCounts struct {
 	last  map[flowKey]uint32
 	again uint64
-	// reopened counts connections opened where there was one before
-	reopened uint64
 }
 
 // sent takes note of a SYN that opens a connection.
 func (c *synCounts) sent(key flowKey, seq uint32) {
 	if last, known := c.last[key]; known && last == seq {
 		c.again++
-	} else if known {
-		c.reopened++
 	}
 	c.last[key] = seq
 }

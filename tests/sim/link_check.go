@@ -25,21 +25,15 @@ func (h *ourHost) checkLink() error {
 			"got %d and %d", s.Rings.TxFrames, s.Packet.TxFrames, rings, sockets.Posted)
 	}
 	all := received + sockets.Received + s.RxACKsLate
-	return errors.Join(linkReceived(&s, all, all),
-		linkSent(&s, h.port.inspect.syns.again, h.reopened()))
+	return errors.Join(linkReceived(&s, all, all), linkSent(&s))
 }
 
-// burst is how many times netstack sends a SYN again that was sent again within moments, which the
-// link does not send (tcpfix).
-const burst = 20
-
 // linkSent checks that each packet that the link took from the stack was posted, waits, or was
-// dropped for a reason: the reset of a connection in TIME-WAIT is that a new one takes the place of
-// (tcpfix).
-func linkSent(s *rdma.Stats, synsAgain, reopened uint64) error {
+// dropped for a reason.
+func linkSent(s *rdma.Stats) error {
 	gone := s.Rings.TxFrames + s.Packet.TxFrames + s.None.TxFrames + s.TxBacklog +
-		s.TxBacklogDropped + s.TxSpared
-	if gone > s.TxPackets || gone+s.TxErrors+burst*synsAgain+reopened < s.TxPackets {
+		s.TxBacklogDropped + s.TxSpared + s.TxLeftOut
+	if gone > s.TxPackets || gone+s.TxErrors < s.TxPackets {
 		return fmt.Errorf("the link took %d packets from the stack and knows of %d: %+v",
 			s.TxPackets, gone, *s)
 	}

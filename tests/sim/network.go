@@ -66,16 +66,6 @@ func (n *network) change(f func()) {
 	f()
 }
 
-// reopened counts connections in whose place another was opened.
-func (n *network) reopened() (total uint64) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, p := range n.ports {
-		total += p.inspect.syns.reopened
-	}
-	return total
-}
-
 // losses counts frames that were lost, late or damaged. Any goroutine may call it.
 func (n *network) losses() uint64 {
 	n.mu.Lock()

@@ -127,8 +127,7 @@ func (w *world) newHost(i int, p HostPlan) host {
 		return &leaseHost{scriptHost: scriptHost{index: i, port: port}, lasts: lasts}
 	}
 	h := &ourHost{plan: p, index: i, port: port, clock: c, mtu: w.plan.Net.MTU, seed: seed,
-		busy: &w.calls, reopened: w.net.reopened, faulty: w.plan.faulty(i),
-		opened: make(chan struct{}),
+		busy: &w.calls, faulty: w.plan.faulty(i), opened: make(chan struct{}),
 		unseen: w.plan.has(ReceiveErrors) && w.plan.has(LostCompletion, LateCompletion,
 			WrongCounter) || w.plan.has(SendErrors) && (w.plan.leaves() || w.plan.kills())}
 	if p.OnHost {

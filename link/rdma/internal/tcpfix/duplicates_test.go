@@ -342,8 +342,8 @@ func TestDuplicatesLikeReference(t *testing.T) {
 					m.next, got, want)
 			}
 		}
-		if uint64(told) != r.flows.DuplicatesTold() || told < 10 {
-			t.Errorf("seed %d: %d ranges told, %d counted", seed, told, r.flows.DuplicatesTold())
+		if uint64(told) != r.flows.Counts().DuplicatesTold || told < 10 {
+			t.Errorf("seed %d: %d ranges told, %d counted", seed, told, r.flows.Counts().DuplicatesTold)
 		}
 	}
 }
@@ -420,7 +420,7 @@ func BenchmarkDuplicates(b *testing.B) {
 					s.TCP()[12] -= byte(size / 4 << 4)
 				}
 			}
-			told := r.flows.DuplicatesTold()
+			told := r.flows.Counts().DuplicatesTold
 			b.ReportMetric(float64(told)/float64(b.N), "told/op")
 		})
 	}

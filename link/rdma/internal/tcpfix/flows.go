@@ -2,6 +2,7 @@ package tcpfix
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -25,6 +26,7 @@ type Flows struct {
 	narrow     narrowWindow
 	reorder    reorderWindow
 	duplicates duplicates
+	leftOut    atomic.Uint64 // dropped for synBurst and timeWait
 }
 
 // New makes flows that send by post, on the time of clock, with hashes by a key from r. Frames that
@@ -63,6 +65,7 @@ func (f *Flows) Sent(pkt *gstack.PacketBuffer, s *hdr.Segment) (grown *gstack.Pa
 		return nil, false
 	}
 	if f.synBurst.sent(s) || f.timeWait.sent(s) {
+		f.leftOut.Add(1)
 		return nil, true
 	}
 	f.zeroWindow.sent(s)
@@ -195,24 +198,29 @@ func (f *Flows) DataEnd(hash uint64) (end uint32, known bool) { return f.resend.
 // since netstack has repeated something: the link works again. Each flow then waits anew.
 func (f *Flows) Repeat() { f.resend.repeat() }
 
-// Resent counts the segments that were sent again.
-func (f *Flows) Resent() uint64 { return f.resend.count.Load() }
+// Counts says how often Sent and Received, or what they have kept, have done something.
+type Counts struct {
+	// Resent counts segments sent again from here, Spared those that netstack has sent again and
+	// that Sent has dropped: they had come, or are among those of Resent.
+	Resent, Spared uint64
+	// Needless counts segments sent again, from here or by netstack, as an acknowledgement was late
+	// and though no SACK had told of a gap, that the peer says it had (RFC 2883).
+	Needless uint64
+	// LeftOut counts the SYNs and resets that Sent has dropped.
+	LeftOut uint64
+	// DuplicatesTold counts the ranges of data come twice that acknowledgements have told of.
+	DuplicatesTold uint64
+	// ACKsKept counts acknowledgements that Received has kept, ACKsLate those that were delivered
+	// later, among them copies of some that had been delivered.
+	ACKsKept, ACKsLate uint64
+}
 
-// Spared counts the segments that netstack has sent again and that Sent has dropped: they had come,
-// or are among those of Resent.
-func (f *Flows) Spared() uint64 { return f.resend.spared.Load() }
-
-// Needless counts the segments sent again, from here or by netstack, as an acknowledgement was late
-// and though no SACK had told of a gap, that the peer says it had (RFC 2883).
-func (f *Flows) Needless() uint64 { return f.resend.idle.Load() }
-
-// DuplicatesTold counts the ranges of data come twice that acknowledgements have told of.
-func (f *Flows) DuplicatesTold() uint64 { return f.duplicates.count.Load() }
-
-// HeldBack counts the acknowledgements that Received has kept, and those that were delivered later,
-// among them copies of some that had been delivered.
-func (f *Flows) HeldBack() (kept, delivered uint64) {
-	return f.reorder.held.Load(), f.reorder.late.Load() + f.resend.told.Load()
+// Counts returns the counts since New. Any goroutine may call it.
+func (f *Flows) Counts() Counts {
+	r := &f.resend
+	return Counts{Resent: r.count.Load(), Spared: r.spared.Load(), Needless: r.idle.Load(),
+		LeftOut: f.leftOut.Load(), DuplicatesTold: f.duplicates.count.Load(),
+		ACKsKept: f.reorder.held.Load(), ACKsLate: f.reorder.late.Load() + r.told.Load()}
 }
 
 // Forget lets go of all packets: the endpoint has been detached.

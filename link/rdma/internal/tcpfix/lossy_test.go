@@ -346,7 +346,7 @@ func (o lossy) run() outcome {
 	stop()
 	for _, e := range r.ends {
 		if e.flows != nil {
-			r.resent += e.flows.Resent()
+			r.resent += e.flows.Counts().Resent
 			e.flows.Close()
 		}
 		e.stack.Close()

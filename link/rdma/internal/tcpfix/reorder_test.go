@@ -131,8 +131,8 @@ func TestGapHeldBack(t *testing.T) {
 	r.want("all", false, false)(r.ack(10000, 7))
 	r.flight(10000, 5)
 	r.want("a gap of the next flight", false, false)(r.ack(11000, 7, 12000, 13000))
-	if kept, late := r.HeldBack(); kept != 2 || late != 1 {
-		t.Errorf("counts %d kept, %d late", kept, late)
+	if c := r.Counts(); c.ACKsKept != 2 || c.ACKsLate != 1 {
+		t.Errorf("counts %d kept, %d late", c.ACKsKept, c.ACKsLate)
 	}
 }
 

@@ -159,7 +159,7 @@ func TestReportsCount(t *testing.T) {
 	r.owner = c
 	r.flight(300_000, 1)
 	r.keeps("one of data come twice", true, 1000, 7, 0, 1000, 2000, 3000)
-	if n := r.Needless(); n != 1 {
+	if n := r.Counts().Needless; n != 1 {
 		t.Errorf("%d were needless, want 1", n)
 	}
 }

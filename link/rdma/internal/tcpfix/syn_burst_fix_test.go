@@ -64,3 +64,38 @@ func TestSYNBurstOfTwo(t *testing.T) {
 		pkt.DecRef()
 	}
 }
+
+// TestLeftOut sends a SYN a third time at once, and the reset of a connection that is being ended:
+// neither leaves, and both are counted.
+func TestLeftOut(t *testing.T) {
+	flows := flowsOf(t)
+	defer flows.Close()
+	sent := func(flags header.TCPFlags) (drop bool) {
+		f := ours(1, 0)
+		f.Flags = flags
+		pkt := packetOf(f)
+		defer pkt.DecRef()
+		p := hdr.ParseSent(pkt, flows.Key())
+		_, drop = flows.Sent(pkt, &p)
+		return drop
+	}
+	for i, want := range []bool{false, false, true} {
+		if got := sent(header.TCPFlagSyn); got != want {
+			t.Errorf("SYN %d dropped: %v", i, got)
+		}
+	}
+	pkt := packetOf(ours(1, 0))
+	defer pkt.DecRef()
+	p := hdr.ParseSent(pkt, flows.Key())
+	flows.EndTimeWait(&p, func() {
+		if !sent(header.TCPFlagRst) {
+			t.Error("the reset of a connection that is being ended is sent")
+		}
+	})
+	if sent(header.TCPFlagRst) {
+		t.Error("a later reset is dropped")
+	}
+	if c := flows.Counts(); c.LeftOut != 2 || c.Spared != 0 {
+		t.Errorf("counts %+v", c)
+	}
+}
