@@ -194,22 +194,11 @@ func (c *TCPConn) read(b []byte) (int, error) {
 		return 0, c.done()
 	}
 	for {
-		if err := c.check(&c.rd); err != nil {
-			return 0, err
+		n, err := c.readOnce(b)
+		if err != syscall.EAGAIN {
+			return n, err
 		}
-		n, terr := c.readEndpoint(b)
-		switch terr.(type) {
-		case nil:
-			c.received.Add(uint64(n))
-			c.tune(n)
-			return n, nil
-		case *tcpip.ErrWouldBlock:
-			c.rd.park()
-		case *tcpip.ErrClosedForReceive:
-			return 0, c.orClosedErr(io.EOF)
-		default:
-			return 0, c.orClosedErr(syscallError("read", terr))
-		}
+		c.rd.park()
 	}
 }
 
@@ -221,6 +210,11 @@ func (c *TCPConn) TryRead(b []byte) (int, error) {
 		return 0, syscall.EAGAIN
 	}
 	defer c.rd.mu.Unlock()
+	return c.readOnce(b)
+}
+
+// readOnce does the work of TryRead, with the mutex of reads held.
+func (c *TCPConn) readOnce(b []byte) (int, error) {
 	if err := c.check(&c.rd); err != nil {
 		return 0, err
 	}

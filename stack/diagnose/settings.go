@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -104,5 +105,5 @@ func debugEndpoints(o *observation) (float64, string) {
 	if len(o.after.Facts.Debug) == 0 {
 		return 0, ""
 	}
-	return 2, "served to clients: " + listed(o.after.Facts.Debug)
+	return 2, "served to clients: " + strings.Join(o.after.Facts.Debug, ", ")
 }

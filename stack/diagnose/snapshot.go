@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/admin"
@@ -175,6 +174,3 @@ func share(part, whole uint64) float64 {
 
 // percent writes a share with two digits.
 func percent(s float64) string { return fmt.Sprintf("%.2g %%", 100*s) }
-
-// listed joins names in the words of a sentence.
-func listed(names []string) string { return strings.Join(names, ", ") }

@@ -23,6 +23,10 @@ const (
 	// faultCost bounds what a fault of a host may cost besides twice its time, for which the
 	// timeouts double: frames that its NIC lost are not known to the switch.
 	faultCost = 5 * time.Second
+	// unannounced says how long a peer keeps the MAC that a host had for a moment, if the NIC of
+	// the peer loses the host's announcements: RFC 4861 section 10, DELAY_FIRST_PROBE_TIME and
+	// MAX_UNICAST_SOLICIT times RETRANS_TIMER.
+	unannounced = 8 * time.Second
 	// leastSegment stays below the maximum segment size of every MTU of a plan.
 	leastSegment = 1200
 	firstWindow  = 10 * leastSegment // RFC 6928
@@ -98,6 +102,9 @@ func (j *job) mostTime(f *flow, harm uint64) time.Duration {
 		over := at + fault.For + fault.settling() + faultCost
 		if !fault.Off && at <= f.pace.over && over >= f.pace.began {
 			most += 2*fault.For + fault.settling() + faultCost
+			if fault.Kind == Readdressed && len(j.w.plan.Faults) > 1 {
+				most += 2 * unannounced
+			}
 		}
 	}
 	return most

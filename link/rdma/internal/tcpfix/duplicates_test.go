@@ -343,7 +343,8 @@ func TestDuplicatesLikeReference(t *testing.T) {
 			}
 		}
 		if uint64(told) != r.flows.Counts().DuplicatesTold || told < 10 {
-			t.Errorf("seed %d: %d ranges told, %d counted", seed, told, r.flows.Counts().DuplicatesTold)
+			t.Errorf("seed %d: %d ranges told, %d counted", seed, told,
+				r.flows.Counts().DuplicatesTold)
 		}
 	}
 }

@@ -200,16 +200,13 @@ func (f *Flows) Repeat() { f.resend.repeat() }
 
 // Counts says how often Sent and Received, or what they have kept, have done something.
 type Counts struct {
-	// Resent counts segments sent again from here, Spared those that netstack has sent again and
-	// that Sent has dropped: they had come, or are among those of Resent.
-	Resent, Spared uint64
+	Resent  uint64 // segments sent again from here
+	Spared  uint64 // of netstack's resends, dropped: they had come, or are among those of Resent
+	LeftOut uint64 // SYNs and resets of netstack's, dropped
 	// Needless counts segments sent again, from here or by netstack, as an acknowledgement was late
 	// and though no SACK had told of a gap, that the peer says it had (RFC 2883).
-	Needless uint64
-	// LeftOut counts the SYNs and resets that Sent has dropped.
-	LeftOut uint64
-	// DuplicatesTold counts the ranges of data come twice that acknowledgements have told of.
-	DuplicatesTold uint64
+	Needless       uint64
+	DuplicatesTold uint64 // ranges of data come twice that acknowledgements have told of
 	// ACKsKept counts acknowledgements that Received has kept, ACKsLate those that were delivered
 	// later, among them copies of some that had been delivered.
 	ACKsKept, ACKsLate uint64

@@ -328,7 +328,8 @@ type resendFlow struct {
 	// what it was while nothing was missing, which one acknowledgement raises by an eighth at most
 	recent time.Duration
 
-	ack    uint32 // sent last
+	macs   [12]byte // of the Ethernet header sent last: destination and source
+	ack    uint32   // sent last
 	window uint16
 	stamp  uint32 // timestamp sent last; 0: none
 	echo   uint32
@@ -393,8 +394,10 @@ func (x *timedResends) told(s *hdr.Segment) bool {
 	return false
 }
 
-// note remembers what the header of an outgoing segment tells the peer.
+// note remembers what the headers of an outgoing segment tell the peer, and their MACs: that of the
+// next hop may be another one by the time that data is sent again.
 func (f *resendFlow) note(s *hdr.Segment, now tcpip.MonotonicTime) {
+	copy(f.macs[:], s.Frame)
 	_, f.ack = hdr.Numbers(s.TCP())
 	f.window = s.Window()
 	if stamp := s.Options().Timestamp; stamp != nil {
@@ -522,6 +525,7 @@ func (f *resendFlow) stampAt(now tcpip.MonotonicTime) uint32 {
 // update writes what is new in the header of a segment sent again.
 func (f *resendFlow) update(frame []byte, l *hdr.Packet, seq uint32, now tcpip.MonotonicTime) {
 	tcp := frame[l.L4:]
+	copy(frame, f.macs[:])
 	binary.BigEndian.PutUint32(tcp[4:], seq)
 	binary.BigEndian.PutUint32(tcp[8:], f.ack)
 	binary.BigEndian.PutUint16(tcp[14:], f.window)

@@ -329,8 +329,8 @@ func TestResend(t *testing.T) {
 	}
 }
 
-// TestResendTellsTheLatest: a retransmitted segment has its own payload, and the current ACK
-// number, window and time.
+// TestResendTellsTheLatest has a segment sent again after an ACK that tells of a later ACK number,
+// window and time, and goes to another next hop from another MAC of ours: it tells the same.
 func TestResendTellsTheLatest(t *testing.T) {
 	r := newResending()
 	r.write(ours(0, 100), 0)
@@ -339,6 +339,7 @@ func TestResendTellsTheLatest(t *testing.T) {
 	pure := ours(100, 0)
 	pure.Ack, pure.Window, pure.Flags, pure.Options = 99, 3,
 		header.TCPFlagAck, hdrtest.Stamped(5030, 77)
+	pure.Src, pure.Dst = pure.Dst, "\x02\x09\x09\x09\x09\x09"
 	r.write(pure, 0)
 	r.wait(time.Second)
 	if len(r.frames) != 1 {
@@ -346,6 +347,7 @@ func TestResendTellsTheLatest(t *testing.T) {
 	}
 	want := ours(0, 100)
 	want.Ack, want.Window, want.Options = 99, 3, hdrtest.Stamped(6000, 77)
+	want.Src, want.Dst = pure.Src, pure.Dst
 	if got, want := r.frames[0], want.Bytes(); !bytes.Equal(got, want) {
 		t.Errorf("\n got %x\nwant %x", got, want)
 	}
