@@ -2,6 +2,7 @@ package tcpfix
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -44,8 +45,9 @@ type delayed struct {
 }
 
 const (
-	// pacedFrom is the least round trip from which on what is sent again is spread over it.
-	pacedFrom = 5 * time.Millisecond
+	// pacedFrom is the least round trip from which on what is sent again is spread over it, and
+	// pacedUpTo the most that it is spread over: a longer one may have been an outage.
+	pacedFrom, pacedUpTo = 5 * time.Millisecond, time.Second
 	// pacedBurst gives the segments that leave at once. pacedShare of a flight leaves in a round
 	// trip, and laterShare of the window once that flight is acknowledged, as Linux has a paced
 	// socket send in slow start.
@@ -90,18 +92,15 @@ func (r *resender) paceResend(shard *resendShard, t *hdr.Tuple, f *resendFlow, x
 // beginPacing reckons what may be sent again by now, and reports whether the flight is so long that
 // it is to be spread.
 func (f *resendFlow) beginPacing(now tcpip.MonotonicTime) bool {
-	p := &f.paced
+	p, most := &f.paced, pacedBurst*float64(f.mss)
 	if p.flight == 0 || !hdr.Before(f.una, p.end) {
 		p.flight, p.end, p.share = f.end-f.una, f.end, pacedShare
-		p.credit, p.at = f.mostCredit(), now
+		p.credit, p.at = most, now
 	}
 	f.earnCredit(now)
-	p.credit = min(p.credit, f.mostCredit())
+	p.credit = min(p.credit, most)
 	return p.flight >= leastFlight
 }
-
-// mostCredit returns how many bytes may leave at once after a while without any.
-func (f *resendFlow) mostCredit() float64 { return pacedBurst * float64(f.mss) }
 
 // earnCredit adds what may be sent since it was called last.
 func (f *resendFlow) earnCredit(now tcpip.MonotonicTime) {
@@ -115,7 +114,7 @@ func (f *resendFlow) earnCredit(now tcpip.MonotonicTime) {
 
 // perSecond returns how many bytes are sent in a second.
 func (f *resendFlow) perSecond() float64 {
-	return float64(f.paced.flight) * f.paced.share / f.recent.Seconds()
+	return float64(f.paced.flight) * f.paced.share / min(f.recent, pacedUpTo).Seconds()
 }
 
 // untilCredit returns after how long something may be sent.
@@ -125,12 +124,9 @@ func (f *resendFlow) untilCredit() time.Duration {
 
 // has reports whether data that was sent again waits.
 func (p *pacedResends) has(seq, end uint32) bool {
-	for i := range p.waiting {
-		if x := &p.waiting[i]; !hdr.Before(seq, x.seq) && !hdr.Before(x.end, end) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.waiting, func(x delayed) bool {
+		return !hdr.Before(seq, x.seq) && !hdr.Before(x.end, end)
+	})
 }
 
 // sendDelayed sends what may be sent by now of what waits.

@@ -236,3 +236,35 @@ func TestPacedConcurrently(t *testing.T) {
 		t.Errorf("%d flows and %d packets are kept", r.number.Load(), r.kept())
 	}
 }
+
+// TestPaceBehindOutage sends a flight again that another device has sent 46 s before. The peer's
+// keepalive, which echoes that, is no round trip; where it acknowledges something it is taken for
+// one, but the flight is spread over no more than pacedUpTo.
+func TestPaceBehindOutage(t *testing.T) {
+	const segments, outage = 400, 46_000 // ms
+	for _, tt := range []struct {
+		ack  uint32
+		want int
+	}{{0, 0}, {1000, segments - 1 - pacedBurst}} {
+		r := newResending()
+		r.owner = &telling{end: segments * 1000}
+		r.write(ours(0, 1000), 0)
+		r.wait(time.Millisecond)
+		stamp := uint32(5000) // of ours
+		r.answer(tt.ack, stamp-outage, header.TCPFlagAck)
+		later := 0
+		for seq := tt.ack; seq < segments*1000; seq += 1000 {
+			if r.waits(ours(seq, 1000)) {
+				later++
+			}
+		}
+		if later != tt.want {
+			t.Errorf("acknowledged to %d: %d wait, want %d", tt.ack, later, tt.want)
+		}
+		r.wait(2 * pacedUpTo)
+		if n := len(r.frames); n < tt.want {
+			t.Errorf("acknowledged to %d: %d are sent, want %d", tt.ack, n, tt.want)
+		}
+		r.close()
+	}
+}

@@ -443,13 +443,15 @@ func (f *resendFlow) acknowledged(s *hdr.Segment, now tcpip.MonotonicTime) bool 
 	if f.told && !hdr.Before(f.una, ack) || hdr.Before(f.end, ack) {
 		return false
 	}
+	newly := hdr.Before(f.una, ack)
 	f.una, f.told, f.moved, f.tries, f.silent = ack, true, now, 0, silence{}
 	n := 0
 	for n < len(f.parts) && !hdr.Before(ack, f.parts[n].end) {
 		n++
 	}
 	f.release(n)
-	if stamp := s.Options().Timestamp; stamp != nil && f.stamp != 0 {
+	// RFC 7323 section 4.1: what acknowledges nothing new may echo something long past
+	if stamp := s.Options().Timestamp; stamp != nil && f.stamp != 0 && newly {
 		ms := int32(f.stampAt(now) - binary.BigEndian.Uint32(stamp[6:]))
 		f.measure(time.Duration(ms) * time.Millisecond)
 	}
