@@ -67,8 +67,11 @@ func (p *Plan) besideFaults(d dice) (all []FaultPlan) {
 		if d.chance(0.4) && other != 0 && (!other.leaves() || !p.Hosts[0].Sockets) {
 			f.Kind = other
 		}
-		if f.Kind == Resized {
+		switch f.Kind {
+		case Resized:
 			f.MTU = resized
+		case Readdressed:
+			f.For = max(f.For, leastReaddressed)
 		}
 		all = append(all, f)
 		at += f.For + f.settling() + d.within(100*time.Millisecond, 3*time.Second)

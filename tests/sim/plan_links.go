@@ -40,11 +40,16 @@ func (p *Plan) addResize(d dice) {
 // one, and its own when the fault ends.
 const Readdressed FaultKind = 22
 
+// leastReaddressed is the least time for which a netdev has another MAC. A stack looks at it each
+// hostmode.FollowPause: of less it may learn nothing, while the kernel, which announces nothing, has
+// answered a peer's question; the peer goes by that for a minute, be it Linux.
+const leastReaddressed = 50 * time.Millisecond
+
 // addReaddressing changes the MAC address of a host's netdev in some worlds whose hosts with a
 // stack all are ours, and whose devices stay.
 func (p *Plan) addReaddressing(d dice) {
 	f := FaultPlan{Kind: Readdressed, Host: d.IntN(len(p.Hosts)), At: d.within(0, time.Second),
-		For: one(d, 10*time.Millisecond, 300*time.Millisecond, 2*time.Second, 8*time.Second)}
+		For: one(d, leastReaddressed, 300*time.Millisecond, 2*time.Second, 8*time.Second)}
 	others := slices.ContainsFunc(p.Hosts, func(h HostPlan) bool {
 		return h.Kind != Ours && h.Kind != Leases || h.Upgraded || h.Fallback
 	})
