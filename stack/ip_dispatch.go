@@ -109,12 +109,9 @@ func (d *hostDispatcher) isToSeveral(pkt *gstack.PacketBuffer) bool {
 		header.IPv4(pkt.NetworkHeader().Slice()).DestinationAddress())
 }
 
-// inGroupFrame reports whether a packet came in a frame to a group or to all. A link that does not
-// show its frames tells netstack.
+// inGroupFrame reports whether a packet came in a frame to a group or to all. Every link tells
+// netstack, see gated.
 func inGroupFrame(pkt *gstack.PacketBuffer) bool {
-	if link := pkt.LinkHeader().Slice(); len(link) >= header.EthernetMinimumSize {
-		return link[0]&1 != 0
-	}
 	return pkt.PktType == tcpip.PacketBroadcast || pkt.PktType == tcpip.PacketMulticast
 }
 

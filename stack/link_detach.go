@@ -7,6 +7,7 @@ import (
 
 	gsync "gvisor.dev/gvisor/pkg/sync"
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/clock"
@@ -114,7 +115,8 @@ func (d *detachable) bounded(fault string, step func()) bool {
 	}
 }
 
-// gated delivers packets until its gate is closed.
+// gated delivers packets until its gate is closed, with the type that their frames show: not every
+// link sets it.
 type gated struct {
 	gstack.NetworkDispatcher
 	gate *gsync.Gate
@@ -124,6 +126,10 @@ type gated struct {
 func (g *gated) DeliverNetworkPacket(p tcpip.NetworkProtocolNumber, pkt *gstack.PacketBuffer) {
 	if g.gate.Enter() {
 		defer g.gate.Leave()
+		eth := pkt.LinkHeader().Slice()
+		if len(eth) >= header.EthernetMinimumSize && eth[0]&1 != 0 && pkt.PktType == tcpip.PacketHost {
+			pkt.PktType = tcpip.PacketMulticast
+		}
 		g.NetworkDispatcher.DeliverNetworkPacket(p, pkt)
 	}
 }
