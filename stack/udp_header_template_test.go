@@ -87,7 +87,8 @@ func newDirectRig(t *testing.T, closed bool) *directRig {
 	return r
 }
 
-// newDirectRigOn makes a rig whose sender is on what on makes of its end of the cable.
+// newDirectRigOn makes a rig whose sender is on what on makes of its end of the cable. One send
+// queue keeps the order of datagrams to several addresses.
 func newDirectRigOn(t *testing.T, closed bool, on func(wire.Wire) wire.Wire) *directRig {
 	t.Helper()
 	r := &directRig{}
@@ -103,7 +104,7 @@ func newDirectRigOn(t *testing.T, closed bool, on func(wire.Wire) wire.Wire) *di
 					Kernel: kernel.Opener(nic),
 					Facts: dv.PortFacts{Name: "sim", Netdev: "simnet", MAC: nic.MAC(),
 						MTU: nic.MTU()},
-				}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)},
+				}, MAC: net.HardwareAddr{2, 0, 0, 0, 0, byte(i + 1)}, TxQueues: 1,
 			},
 			Addresses: []netip.Prefix{
 				netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
