@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -50,6 +52,7 @@ func TestInstructions(t *testing.T) {
 	w := boot(t, t.Context(), p, countedKernel, simnic.Config{Seed: 1}, pcie.Config{})
 	testProbe(t, w)
 	t.Run("echo", func(t *testing.T) { w.countEchoes(t) })
+	t.Run("TCP", func(t *testing.T) { w.countTCP(t) })
 	t.Run("DNS", func(t *testing.T) { w.countQueries(t) })
 }
 
@@ -72,6 +75,114 @@ func (w *world) countEchoes(t *testing.T) {
 			netip.AddrPortFrom(tt.at, 7), make([]byte, 64))
 		w.must(t, rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: patience})
 	}
+}
+
+// What is sent in each measurement of TCP.
+const (
+	countedRequests = 4000
+	countedConns    = 2000
+	countedBytes    = 64 << 20
+)
+
+// countTCP compares the project's web server on the kernel's stack and on rings: by what a request
+// costs over a connection that lasts, what one costs with a connection of its own, and what a MiB
+// costs each way.
+func (w *world) countTCP(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		at   netip.Addr
+		args []string
+	}{
+		{"kernel", netdev4.Addr(), nil},
+		{"rings", slice4.Addr(), []string{"-mac", sliceMAC, "-address", slice4.String()}},
+	} {
+		job := w.start(t, append([]string{"/init", "web"}, tt.args...)...)
+		eventually(t, func() string { return "web says: " + w.output(t, job) },
+			func() bool { return strings.Contains(w.output(t, job), "serving") })
+		pid := w.processOf(t, "init", "web")
+		count := func(what string, n int, do func()) {
+			before := w.clocks(t, pid)
+			do()
+			after := w.clocks(t, pid)
+			each := func(spent time.Duration) float64 {
+				return float64(spent.Nanoseconds()) / rig.NanosPerInstruction / float64(n)
+			}
+			t.Logf("%-8s %-34s %7.0f instructions of the process, %7.0f of the machine", tt.name,
+				what, each(after.process-before.process), each(after.machine-before.machine))
+		}
+		page := fmt.Sprintf("http://%v/-/bytes/512", tt.at)
+		w.request(t, page, 1, countedRequests/10, false) // caches and neighbours are warm
+		for _, conns := range []int{1, 32} {
+			count(fmt.Sprintf("a request, %d connections", conns), countedRequests,
+				func() { w.request(t, page, conns, countedRequests, false) })
+			count(fmt.Sprintf("a connection, %d at once", conns), countedConns,
+				func() { w.request(t, page, conns, countedConns, true) })
+		}
+		bulk := fmt.Sprintf("http://%v/-/bytes/%d", tt.at, countedBytes/4)
+		for _, conns := range []int{1, 4} {
+			count(fmt.Sprintf("a MiB from the server, %d flows", conns), countedBytes>>20,
+				func() { w.request(t, bulk, conns, 4, false) })
+			count(fmt.Sprintf("a MiB to the server, %d flows", conns), countedBytes>>20,
+				func() { w.upload(t, netip.AddrPortFrom(tt.at, 9), conns) })
+		}
+		w.must(t, rig.Request{Op: "stop", Job: job, Signal: 9, Timeout: patience})
+	}
+}
+
+// request gets a page n times over so many connections, with fresh over one for each time.
+func (w *world) request(t *testing.T, url string, conns, n int, fresh bool) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: w.outside.DialContext,
+		MaxIdleConnsPerHost: conns, DisableKeepAlives: fresh}, Timeout: patience}
+	defer c.CloseIdleConnections()
+	var asked atomic.Int64
+	var all sync.WaitGroup
+	for range conns {
+		all.Go(func() {
+			for asked.Add(1) <= int64(n) {
+				r, err := c.Get(url)
+				if err == nil {
+					_, err = io.Copy(io.Discard, r.Body)
+					r.Body.Close()
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// upload sends countedBytes over so many connections, and waits until they have been read.
+func (w *world) upload(t *testing.T, to netip.AddrPort, conns int) {
+	t.Helper()
+	var all sync.WaitGroup
+	for range conns {
+		all.Go(func() {
+			c, err := w.outside.DialContext(context.Background(), "tcp", to.String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			b := make([]byte, 1<<20)
+			for range countedBytes >> 20 / conns {
+				if _, err := c.Write(b); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Error(err)
+			}
+			if _, err := c.Read(b); err != io.EOF {
+				t.Errorf("the end of what was sent: %v", err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // countQueries compares DNS servers on packet sockets and on AF_XDP in zero copy, on virtio_net.

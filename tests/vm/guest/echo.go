@@ -3,14 +3,11 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"net"
 	"net/netip"
 
-	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/stack"
 	"github.com/rdma-netstack/rdma-netstack/stack/packets"
 )
 
@@ -18,32 +15,22 @@ import (
 // kernel's stack or on a slice, by reads and writes or by the handler, until it is killed.
 func echoServer(args []string) error {
 	fs := flag.NewFlagSet("echo", flag.ExitOnError)
-	mac, address := fs.String("mac", "", "of a slice; empty: the kernel's stack"),
-		fs.String("address", "", "of the slice, with its prefix length")
+	at := sideFlags(fs)
 	handler := fs.Bool("handler", false, "")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	if *mac == "" {
+	s, err := at.open()
+	if err != nil {
+		return err
+	}
+	if s == nil {
 		c, err := net.ListenUDP("udp", &net.UDPAddr{Port: 7})
 		if err != nil {
 			return err
 		}
 		fmt.Println("echoing")
 		return echoReads(c)
-	}
-	hw, err := net.ParseMAC(*mac)
-	if err != nil {
-		return err
-	}
-	at, err := netip.ParsePrefix(*address)
-	if err != nil {
-		return err
-	}
-	s, err := stack.Open(context.Background(), stack.Config{NIC: dv.NIC{Device: "mlx5_0", MAC: hw},
-		Addresses: []netip.Prefix{at}})
-	if err != nil {
-		return err
 	}
 	defer s.Close()
 	c, err := s.ListenUDP("udp", &net.UDPAddr{Port: 7})

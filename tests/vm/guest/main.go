@@ -40,6 +40,7 @@ var subcommands = map[string]func(args []string) error{
 	"pace":     pace,
 	"confine":  confine,
 	"echo":     echoServer,
+	"web":      webServer,
 	"rules":    rules,
 	"segments": segments,
 	"signals":  signals,
