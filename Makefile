@@ -48,7 +48,7 @@ test-vm-users: ## other users of the model under a stock kernel, in QEMU (DPDK, 
 	@tests/deps.sh users
 	USERS=1 go test -count=1 -v -timeout 45m -run '^TestUser' ./tests/vm
 
-test-vm-instructions: ## instructions of a datagram in a virtual machine that counts them: an echo on the kernel, on rings, by the handler; DNS on packet sockets and AF_XDP in zero copy: 10 minutes
+test-vm-instructions: ## instructions in a virtual machine that counts them: an echo and HTTP on the kernel and on rings; DNS on packet sockets and AF_XDP in zero copy: 10 minutes
 	INSTRUCTIONS=1 go test -count=1 -v -timeout 1h -run '^TestInstructions$$' ./tests/vm
 
 test-vm-removals: ## the device taken away and given back 900 times an hour, for REMOVALS (10m), under transfers and clients, in QEMU

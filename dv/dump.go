@@ -56,7 +56,7 @@ func (d *Dump) WQEs() []DumpedWQE {
 	all := []DumpedWQE{}
 	for at := 0; at < len(d.wqes.mem); {
 		b := d.wqes.mem[at:]
-		slot := d.wqes.slotCount(at)
+		slot := d.wqes.first + uint32(at/d.wqes.unit)
 		if int32(d.pc-slot-d.wqes.entries) > 0 { // used again since
 			slot += d.wqes.entries
 		}
@@ -113,9 +113,6 @@ type ringCopy struct {
 	first   uint32 // count of the first
 	entries uint32 // of the ring
 }
-
-// slotCount returns the count of the slot at mem[at].
-func (r *ringCopy) slotCount(at int) uint32 { return r.first + uint32(at/r.unit) }
 
 // copyRing copies slots around cc of a ring whose last written slot is before pc.
 func copyRing(ring []byte, unit int, cc, pc uint32) ringCopy {

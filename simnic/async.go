@@ -37,8 +37,6 @@ type doorbell struct {
 	wake       chan struct{} // wakes the asynchronous sender; holds one wake-up
 }
 
-func newDoorbell() doorbell { return doorbell{wake: make(chan struct{}, 1)} }
-
 // takeDoorbell checks a doorbell and records the producer index that it announces. It reports
 // whether the asynchronous sender executes the WQEs announced.
 func (sq *SQ) takeDoorbell(v uint64, check func(*SQ, uint64) uint16) (delegated bool) {

@@ -89,7 +89,7 @@ func (n *NIC) CreateSQ(a SQAttr) (*SQ, error) {
 	if err := a.CQ.use.addUser(); err != nil {
 		return nil, statusErrorf(StatusBadRes, "send queue on completion queue %#x", a.CQ.number)
 	}
-	sq := &SQ{nic: n, attr: a, db: newDoorbell()}
+	sq := &SQ{nic: n, attr: a, db: doorbell{wake: make(chan struct{}, 1)}}
 	sq.number = n.numbers.addObject(sq, 20)
 	a.CQ.attachQueue(sq)
 	return sq, nil

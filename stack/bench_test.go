@@ -59,6 +59,26 @@ func BenchmarkHTTP(b *testing.B) {
 	}
 }
 
+// BenchmarkHTTPConnection is a request over a connection of its own.
+func BenchmarkHTTPConnection(b *testing.B) {
+	server, client := piped(b)
+	l, err := server.Listen("tcp", ":80")
+	must(b, err)
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "hello")
+	}))
+	web := client.HTTPClient()
+	web.Transport.(*http.Transport).DisableKeepAlives = true
+	b.ReportAllocs()
+	for range b.N {
+		resp, err := web.Get("http://192.0.2.1/")
+		must(b, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		must(b, err)
+		resp.Body.Close()
+	}
+}
+
 // BenchmarkPingPong is one byte there and back.
 func BenchmarkPingPong(b *testing.B) {
 	server, client := piped(b)

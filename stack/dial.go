@@ -221,6 +221,7 @@ func (d *Dialer) dialOne(ctx context.Context, network string, t resolvedAddr) (n
 
 func (d *Dialer) dialTCP(ctx context.Context, network string,
 	laddr, raddr *net.TCPAddr) (*TCPConn, error) {
+	growStack(d)
 	trace := traceConnect(ctx, network, raddr)
 	c, err := d.connect(ctx, network, laddr, raddr)
 	if err != nil {

@@ -39,10 +39,6 @@ type detachableGSO struct {
 	gstack.GSOEndpoint
 }
 
-func newDetachable(link gstack.LinkEndpoint, log *slog.Logger, c clock.Clock) *detachable {
-	return &detachable{link, log, c, new(gsync.Gate), new(gsync.Gate)}
-}
-
 // refusal is why netstack cannot have link as an interface, nil if it can.
 func refusal(link gstack.LinkEndpoint) (err error) {
 	defer func() {
@@ -126,8 +122,8 @@ type gated struct {
 func (g *gated) DeliverNetworkPacket(p tcpip.NetworkProtocolNumber, pkt *gstack.PacketBuffer) {
 	if g.gate.Enter() {
 		defer g.gate.Leave()
-		eth := pkt.LinkHeader().Slice()
-		if len(eth) >= header.EthernetMinimumSize && eth[0]&1 != 0 && pkt.PktType == tcpip.PacketHost {
+		if eth := pkt.LinkHeader().Slice(); len(eth) >= header.EthernetMinimumSize &&
+			eth[0]&1 != 0 && pkt.PktType == tcpip.PacketHost {
 			pkt.PktType = tcpip.PacketMulticast
 		}
 		g.NetworkDispatcher.DeliverNetworkPacket(p, pkt)

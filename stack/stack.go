@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	gsync "gvisor.dev/gvisor/pkg/sync"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/link/loopback"
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -391,7 +392,7 @@ func (s *Stack) addLink(link gstack.LinkEndpoint) error {
 	s.addrs.UseMAC(link.LinkAddress())
 	b, ours := link.(fastLink)
 	if !ours {
-		s.foreign = newDetachable(link, s.log, s.clock)
+		s.foreign = &detachable{link, s.log, s.clock, new(gsync.Gate), new(gsync.Gate)}
 		link = s.foreign.endpoint()
 	}
 	opts := gstack.NICOptions{Name: s.name}

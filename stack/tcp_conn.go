@@ -180,7 +180,14 @@ const (
 
 // Read implements net.Conn. io.EOF means that the peer has sent its FIN.
 func (c *TCPConn) Read(b []byte) (int, error) {
+	first := c.received.Load() == 0
+	if first && c.ep.Readiness(waiter.ReadableEvents) != 0 {
+		growStack(c)
+	}
 	n, err := c.read(b)
+	if first && n > 0 {
+		growStack(c)
+	}
 	if err != nil && err != io.EOF {
 		err = c.opError("read", err)
 	}
@@ -273,6 +280,9 @@ func (c *TCPConn) tune(n int) {
 // Write implements net.Conn. It returns when netstack has a copy of all of b, which it sends when
 // the windows allow.
 func (c *TCPConn) Write(b []byte) (int, error) {
+	if c.written.Load() == 0 {
+		growStack(c)
+	}
 	n, err := c.write(b)
 	if err != nil {
 		err = c.opError("write", err)

@@ -137,6 +137,3 @@ func (s *splitter) nextDatagram() []byte {
 	binary.BigEndian.PutUint16(f[s.t.at+4:], uint16(length))
 	return f[:len(f):len(f)]
 }
-
-// forgetReturned forgets what was returned.
-func (s *splitter) forgetReturned() { s.arena = s.arena[:0] }

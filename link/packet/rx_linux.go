@@ -131,7 +131,7 @@ func (q *RxQueue) askKernel() bool {
 		q.msgs[i].SetControllen(controlLen)
 	}
 	q.n, q.next = 0, 0
-	q.split.forgetReturned()
+	q.split.arena = q.split.arena[:0]
 	for {
 		q.count.calls.Add(1)
 		n, err := receiveNow(q.fd, q.msgs[:])

@@ -149,8 +149,8 @@ func newEndpoint(dev backend, opts Options) (*Endpoint, error) {
 		return nil, fmt.Errorf("make link endpoint of %s: %w", dev.Name(), err)
 	}
 	e := &Endpoint{opts: opts, steered: mac, vlan: dev.VLAN(),
-		random: random.From(opts.Random), rules: newHostRules(),
-		buffers: checkBuffers(unshared, marked)}
+		random: random.From(opts.Random), buffers: checkBuffers(unshared, marked),
+		rules: &hostRules{turn: make(chan struct{}, 1), of: map[dv.HostRule]*hostRule{}}}
 	e.kept.e = e
 	e.queues.Store(&current{backend: dev})
 	e.addCounters(dev.NumRx())

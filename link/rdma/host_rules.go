@@ -34,10 +34,6 @@ type hostRule struct {
 	err   error                   // why one has it not; nil also while there is none
 }
 
-func newHostRules() *hostRules {
-	return &hostRules{turn: make(chan struct{}, 1), of: map[dv.HostRule]*hostRule{}}
-}
-
 // inOrder returns the rules in order of their addition.
 func (h *hostRules) inOrder() iter.Seq[*hostRule] {
 	return func(yield func(*hostRule) bool) {

@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"encoding/binary"
+
 	"github.com/rdma-netstack/rdma-netstack/dv/uverbs"
 	"golang.org/x/sys/unix"
 )
@@ -38,7 +40,7 @@ func (c *call) tellCore() unix.Errno {
 		id uint16
 		b  []byte
 	}{{uverbs.AttrNumCompVectors, host32(c.node.linux.cfg.Vectors)},
-		{uverbs.AttrCoreSupport, host64(support)}} {
+		{uverbs.AttrCoreSupport, binary.NativeEndian.AppendUint64(nil, support)}} {
 		out := c.outputAttr(o.id)
 		if !out.given {
 			continue

@@ -88,6 +88,3 @@ func (c *call) runDestroy(kind uint16, handle uint32) unix.Errno {
 
 // host32 is v in host byte order.
 func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
-
-// host64 is v in host byte order.
-func host64(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }

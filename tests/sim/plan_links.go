@@ -40,9 +40,9 @@ func (p *Plan) addResize(d dice) {
 // one, and its own when the fault ends.
 const Readdressed FaultKind = 22
 
-// leastReaddressed is the least time for which a netdev has another MAC. A stack looks at it each
-// hostmode.FollowPause: of less it may learn nothing, while the kernel, which announces nothing, has
-// answered a peer's question; the peer goes by that for a minute, be it Linux.
+// leastReaddressed gives the least time for which a netdev has another MAC. A stack looks at it
+// each hostmode.FollowPause: of less it may learn nothing, while the kernel, which announces
+// nothing, has answered a peer's question; the peer goes by that for a minute, be it Linux.
 const leastReaddressed = 50 * time.Millisecond
 
 // addReaddressing changes the MAC address of a host's netdev in some worlds whose hosts with a

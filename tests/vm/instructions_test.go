@@ -33,9 +33,9 @@ const countedKernel = xdpDriverKernel
 // countedDatagrams says how many datagrams are answered in each measurement.
 const countedDatagrams = 20000
 
-// TestInstructions counts the instructions that a datagram costs a server in a virtual machine,
-// its kernel's included, with the clock of the machine: what else the host has to do is not in the
-// figures. The rings are those of the model, in zero copy AF_XDP is on virtio_net.
+// TestInstructions counts the instructions that datagrams and TCP cost a server in a virtual
+// machine, its kernel's included, with the clock of the machine: what else the host has to do is
+// not in the figures. The rings are those of the model, in zero copy AF_XDP is on virtio_net.
 func TestInstructions(t *testing.T) {
 	if os.Getenv("INSTRUCTIONS") == "" {
 		need.That(t, "counts", errors.New("make test-vm-instructions runs it, in 10 minutes"))

@@ -55,7 +55,7 @@ func (s *session) openSession() (string, error) {
 	cfg.Tuning.NoMultiPacketSend, cfg.Tuning.BlueFlame, cfg.Rings.Striding = true, false, false
 	cfg.Tuning.NoMultiSegment = true
 	cfg.Interpose = func(k uverbs.Kernel) uverbs.Kernel {
-		s.tap = newTap(k)
+		s.tap = &tap{Kernel: k, alive: map[string]int{}, cqs: map[uint32]ring{}}
 		return s.tap
 	}
 	dev, err := dv.Open(s.ctx, cfg)

@@ -35,11 +35,6 @@ type queue struct {
 	atReady  uint16 // what the record said when the queue became ready
 }
 
-// newTap is put between the driver and k.
-func newTap(k uverbs.Kernel) *tap {
-	return &tap{Kernel: k, alive: map[string]int{}, cqs: map[uint32]ring{}}
-}
-
 func (t *tap) Ioctl(buf []byte) error {
 	c, ok := parseCall(buf)
 	if ok {

@@ -274,10 +274,6 @@ type claim struct {
 	mac  tcpip.LinkAddress
 }
 
-func newClaims(shared bool) *claims {
-	return &claims{shared: shared, seen: make(chan claim, claimQueue)}
-}
-
 // conflict notes that mac uses our address a.
 func (c *claims) conflict(a tcpip.Address, mac tcpip.LinkAddress) {
 	c.conflicts.Add(1)

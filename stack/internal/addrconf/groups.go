@@ -25,10 +25,6 @@ type memberships struct {
 	joined  map[tcpip.Address]int // guarded by mu
 }
 
-func newMemberships() *memberships {
-	return &memberships{changed: make(chan struct{}, 1), joined: map[tcpip.Address]int{}}
-}
-
 // CountGroup notes that netstack has joined a group once more, or once less.
 func (s *Manager) CountGroup(group tcpip.Address, change int) {
 	m := s.memberships

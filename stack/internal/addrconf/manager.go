@@ -91,8 +91,9 @@ type Manager struct {
 // complete.
 func New(e *env.Env, h Host, cfg Config) *Manager {
 	s := &Manager{env: e, host: h, cfg: cfg, raEvents: newRAEvents(),
-		claims: newClaims(cfg.SharedMAC), memberships: newMemberships(),
-		autoconf: autoconf{logLimit: env.RateLimit{Burst: 10, Period: time.Minute}}}
+		claims:      &claims{shared: cfg.SharedMAC, seen: make(chan claim, claimQueue)},
+		memberships: &memberships{changed: make(chan struct{}, 1), joined: map[tcpip.Address]int{}},
+		autoconf:    autoconf{logLimit: env.RateLimit{Burst: 10, Period: time.Minute}}}
 	s.dhcp = dhcp.New(e, s, cfg.DHCP)
 	s.announcer = e.Clock.NewStopped(s.AnnounceAll)
 	return s

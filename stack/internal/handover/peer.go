@@ -223,10 +223,7 @@ func (p *peer) sendWith(kind byte, v any, fds []int) error {
 	return err
 }
 
-// sendFrame is rdma.Steering's Send: it does not wait.
-func (p *peer) sendFrame(frame []byte) bool { return p.try(msgFrame, frame) }
-
-// relayFrame is its Relay.
+// relayFrame is the Relay of rdma.Steering.
 func (p *peer) relayFrame(frame []byte) bool { return p.try(msgRelay, frame) }
 
 // receive waits for the next message. The body is good until the next call.

@@ -151,7 +151,7 @@ func (m *Handover) giveUpClients(ctx context.Context, p *peer, in *rdma.Injector
 		return err
 	}
 	keep := &rdma.Steering{Share: rdma.ShareKeep, Flows: flows, Ports: map[uint16]bool{},
-		Send: p.sendFrame, Relay: p.relayFrame}
+		Send: func(frame []byte) bool { return p.try(msgFrame, frame) }, Relay: p.relayFrame}
 	for _, port := range ports {
 		keep.Ports[port] = true
 	}
