@@ -59,7 +59,7 @@ func BenchmarkHTTP(b *testing.B) {
 	}
 }
 
-// BenchmarkHTTPConnection is a request over a connection of its own.
+// BenchmarkHTTPConnection sends each request over a connection of its own.
 func BenchmarkHTTPConnection(b *testing.B) {
 	server, client := piped(b)
 	l, err := server.Listen("tcp", ":80")

@@ -77,7 +77,7 @@ func (w *world) countEchoes(t *testing.T) {
 	}
 }
 
-// What is sent in each measurement of TCP.
+// Each measurement of TCP sends so much.
 const (
 	countedRequests = 4000
 	countedConns    = 2000

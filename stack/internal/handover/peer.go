@@ -223,7 +223,7 @@ func (p *peer) sendWith(kind byte, v any, fds []int) error {
 	return err
 }
 
-// relayFrame is the Relay of rdma.Steering.
+// relayFrame implements Relay of rdma.Steering.
 func (p *peer) relayFrame(frame []byte) bool { return p.try(msgRelay, frame) }
 
 // receive waits for the next message. The body is good until the next call.

@@ -15,7 +15,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/stack"
 )
 
-// side is where a server of this program listens: on the kernel's stack, or on a slice.
+// side says where a server of this program listens: on the kernel's stack, or on a slice.
 type side struct{ mac, address *string }
 
 // sideFlags defines the flags that say where.
@@ -42,7 +42,7 @@ func (s side) open() (*stack.Stack, error) {
 }
 
 // webServer implements the subcommand: the project's web server on port 80, and one that reads what
-// it is sent on port 9, on the kernel's stack or on a slice, until it is killed.
+// comes to port 9, on the kernel's stack or on a slice, until it is killed.
 func webServer(args []string) error {
 	fs := flag.NewFlagSet("web", flag.ExitOnError)
 	at := sideFlags(fs)

@@ -1,7 +1,6 @@
 package tcpfix
 
 import (
-	"encoding/binary"
 	"slices"
 	"time"
 
@@ -45,8 +44,8 @@ type delayed struct {
 }
 
 const (
-	// pacedFrom is the least round trip from which on what is sent again is spread over it, and
-	// pacedUpTo the most that it is spread over: a longer one may have been an outage.
+	// pacedFrom gives the least round trip that what is sent again is spread over, and pacedUpTo
+	// the most that it is spread over: a longer one may have been an outage.
 	pacedFrom, pacedUpTo = 5 * time.Millisecond, time.Second
 	// pacedBurst gives the segments that leave at once. pacedShare of a flight leaves in a round
 	// trip, and laterShare of the window once that flight is acknowledged, as Linux has a paced
@@ -187,14 +186,8 @@ func (f *resendFlow) nextDelayed(now tcpip.MonotonicTime) *gstack.PacketBuffer {
 		p.credit -= float64(x.end - x.seq)
 		p.passes = x.pkt
 		s := hdr.ParseSent(x.pkt, random.HashKey{})
-		changeHeader(&s, func(tcp []byte) {
-			binary.BigEndian.PutUint32(tcp[8:], f.ack)
-			binary.BigEndian.PutUint16(tcp[14:], f.window)
-			if stamp := hdr.OptionsOf(tcp).Timestamp; stamp != nil {
-				binary.BigEndian.PutUint32(stamp[2:], f.stampAt(now))
-				binary.BigEndian.PutUint32(stamp[6:], f.echo)
-			}
-		})
+		copy(s.Frame, f.macs[:])
+		changeHeader(&s, func(tcp []byte) { f.renew(tcp, now) })
 		return x.pkt
 	}
 	return nil

@@ -529,6 +529,11 @@ func (f *resendFlow) update(frame []byte, l *hdr.Packet, seq uint32, now tcpip.M
 	tcp := frame[l.L4:]
 	copy(frame, f.macs[:])
 	binary.BigEndian.PutUint32(tcp[4:], seq)
+	f.renew(tcp, now)
+}
+
+// renew writes into a TCP header what netstack would write there now, besides the checksum.
+func (f *resendFlow) renew(tcp []byte, now tcpip.MonotonicTime) {
 	binary.BigEndian.PutUint32(tcp[8:], f.ack)
 	binary.BigEndian.PutUint16(tcp[14:], f.window)
 	if stamp := hdr.OptionsOf(tcp).Timestamp; stamp != nil {

@@ -329,8 +329,8 @@ func TestResend(t *testing.T) {
 	}
 }
 
-// TestResendTellsTheLatest has a segment sent again after an ACK that tells of a later ACK number,
-// window and time, and goes to another next hop from another MAC of ours: it tells the same.
+// TestResendTellsTheLatest waits for a segment to be sent again after an ACK with a later number,
+// window and time, to another next hop and from another MAC of ours: it tells the same.
 func TestResendTellsTheLatest(t *testing.T) {
 	r := newResending()
 	r.write(ours(0, 100), 0)
