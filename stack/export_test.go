@@ -49,6 +49,11 @@ func Rounds(n int) int {
 // Servers are the resolvers in use.
 func (s *Stack) Servers() []netip.Addr { return s.names.dns.Servers() }
 
+// TimeOut is what the link does when a connection's peer has been silent for so long.
+func (c *TCPConn) TimeOut(silent time.Duration) (limit time.Duration) {
+	return c.recovery.TimeOut(silent)
+}
+
 // LinkIsUp is what a stack does when its link is there again.
 func (s *Stack) LinkIsUp() { s.linkIsUp() }
 

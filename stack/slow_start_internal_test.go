@@ -78,7 +78,7 @@ func TestSlowStartOver(t *testing.T) {
 	fields := findTCPFields(reflect.TypeFor[tcp.Endpoint]())
 	o := slowStarts{clock: clock.Clock{}, net: g, fields: &fields}
 	defer o.close()
-	conn := &TCPConn{ep: ep, recovery: newRecoveryCount(ep, &fields)}
+	conn := &TCPConn{ep: ep, recovery: newRecoveryCount(ep, &fields, nil)}
 	sweep := func() {
 		o.lookAtAll()
 		o.next = tcpip.MonotonicTime{}
@@ -113,7 +113,7 @@ func TestAllowPauses(t *testing.T) {
 	at.Set(reflect.New(fields.snd.pointsTo())) // as of a connection
 	defer at.SetZero()
 	fields.setLeastTimeout(ep, before)
-	conn := &TCPConn{ep: ep, recovery: newRecoveryCount(ep, &fields)}
+	conn := &TCPConn{ep: ep, recovery: newRecoveryCount(ep, &fields, nil)}
 	for range 2 {
 		o.noteFull(conn)
 		x := o.all[ep]
@@ -345,7 +345,7 @@ func TestWindowPacing(t *testing.T) {
 	s := new(Stack)
 	s.conns.net = g
 	c := &TCPConn{ep: ep, laddr: &net.TCPAddr{IP: net.IPv4zero.To4()},
-		recovery: newRecoveryCount(ep, new(tcpFields))}
+		recovery: newRecoveryCount(ep, new(tcpFields), nil)}
 	c.stack = s
 	x := slowStart{conn: c, least: 100 * time.Millisecond}
 	var lost tcp.SendErrors

@@ -54,7 +54,7 @@ func newTCPConn(s *Stack, ep tcpip.Endpoint, q *waiter.Queue, network string,
 	c.stack, c.outages = s, s.outage.count.Load()
 	register(q, &c.events, tcpEvents{c}, readEvents|writeEvents)
 	c.keepAlive(keepAlive)
-	c.recovery = newRecoveryCount(ep, &s.fields)
+	c.recovery = newRecoveryCount(ep, &s.fields, s.net)
 	c.setPacing(rate)
 	s.conns.add(c)
 	s.memory.noteConnection(c)
@@ -810,8 +810,13 @@ func (c *TCPConn) check(d *ioSide) error {
 	return c.stack.outage.since(c.outages)
 }
 
-// orClosedErr returns what connState's does, and ENETDOWN once an outage has ended the connection.
+// orClosedErr returns what connState's does, ENETDOWN once an outage has ended the connection, and
+// ETIMEDOUT where the link has.
 func (c *TCPConn) orClosedErr(err error) error {
+	if call := (*os.SyscallError)(nil); c.recovery != nil && errors.As(err, &call) &&
+		c.recovery.silent.Swap(false) {
+		err = os.NewSyscallError(call.Syscall, syscall.ETIMEDOUT)
+	}
 	if down := c.stack.outage.since(c.outages); down != nil {
 		err = down
 	}

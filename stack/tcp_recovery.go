@@ -393,7 +393,9 @@ type recoveryCount struct {
 	// writes them.
 	lostFlights, needlessFlights atomic.Uint32
 
-	undone uint64 // recoveries and timeouts that were undone; guarded by the lock of slowStarts
+	net    *gstack.Stack
+	silent atomic.Bool // the peer was, for too long
+	undone uint64      // recoveries and timeouts, undone; guarded by the lock of slowStarts
 }
 
 // settle describes the connection as it is.
@@ -408,6 +410,33 @@ func (c *recoveryCount) NoteLost() { c.lostFlights.Add(1) }
 
 // NoteNeedless notes that nothing was lost of such a flight.
 func (c *recoveryCount) NoteNeedless() { c.needlessFlights.Add(1) }
+
+// TimeOut returns for how long the peer may leave data unacknowledged in silence: the connection's
+// user timeout, or the time of its retransmissions. Operations fail with ETIMEDOUT once it has.
+func (c *recoveryCount) TimeOut(silent time.Duration) (limit time.Duration) {
+	var user tcpip.TCPUserTimeoutOption
+	_ = c.ep.GetSockOpt(&user) // every TCP endpoint has it
+	if limit = time.Duration(user); limit == 0 {
+		var most tcpip.TCPMaxRetriesOption
+		_ = c.net.TransportProtocolOption(tcp.ProtocolNumber, &most)
+		limit = retransmissionTime(int(most))
+	}
+	if silent >= limit {
+		c.silent.Store(true)
+	}
+	return limit
+}
+
+// retransmissionTime returns how long n timeouts take of which the first is of 200 ms, and the last
+// are of two minutes: tcp_model_timeout of Linux's net/ipv4/tcp_timer.c, 924.6 s for 15.
+func retransmissionTime(n int) (d time.Duration) {
+	rto := 200 * time.Millisecond
+	for range n + 1 {
+		d += rto
+		rto = min(2*rto, 2*time.Minute)
+	}
+	return d
+}
 
 // countSent makes what a recovery sends again count as in flight from now on.
 func (c *recoveryCount) countSent() {
@@ -524,12 +553,12 @@ func (c *recoveryCount) countFlight(snd, recovery reflect.Value) (n flightCount,
 }
 
 // newRecoveryCount makes the count of a connection's recoveries right.
-func newRecoveryCount(e tcpip.Endpoint, fields *tcpFields) *recoveryCount {
+func newRecoveryCount(e tcpip.Endpoint, fields *tcpFields, net *gstack.Stack) *recoveryCount {
 	ep, ok := e.(*tcp.Endpoint)
 	if !ok {
 		return nil
 	}
-	c := &recoveryCount{ep: ep, fields: fields}
+	c := &recoveryCount{ep: ep, fields: fields, net: net}
 	ep.LockUser()
 	defer ep.UnlockUser()
 	ep.SetOwner(c)

@@ -50,7 +50,7 @@ func newRecovering(t *testing.T, una seqnum.Value, threshold int) *recovering {
 	writable(f.ssthresh.in(r.snd)).SetInt(int64(threshold))
 	writable(f.cwnd.in(r.snd)).SetInt(int64(threshold + 3))
 	r.recover(tcpip.SACKRecovery)
-	r.counter = newRecoveryCount(ep, f)
+	r.counter = newRecoveryCount(ep, f, nil)
 	return r
 }
 
@@ -290,7 +290,7 @@ func TestSentBefore(t *testing.T) {
 	none.CountResend(1000)
 	none.countSent()
 	none.CountResend(1000)
-	if c := newRecoveryCount(nil, &r.fields); c != nil {
+	if c := newRecoveryCount(nil, &r.fields, nil); c != nil {
 		t.Error("an endpoint that is not of TCP has a count")
 	}
 }

@@ -229,6 +229,40 @@ func TestUserTimeout(t *testing.T) {
 	}
 }
 
+// TestTimedOutByLink: a connection that the link ends, as its peer is silent for longer than its
+// retransmissions or its user timeout take, fails with ETIMEDOUT, once what has come is read.
+func TestTimedOutByLink(t *testing.T) {
+	server, client := netpair.New(t, netpair.Faults{}, netpair.Both(func(c *stack.Config) {
+		netstackTCP(c, new(tcpip.TCPMaxRetriesOption(15)))
+	}))
+	s, c := pair(t, server, client)
+	if got, want := s.TimeOut(0), 924600*time.Millisecond; got != want {
+		t.Errorf("limit %v, want %v", got, want)
+	}
+	must(t, s.SetUserTimeout(5*time.Second))
+	if got, want := s.TimeOut(4999*time.Millisecond), 5*time.Second; got != want {
+		t.Errorf("limit %v, want %v", got, want)
+	}
+	_, err := c.Write([]byte("data"))
+	must(t, err)
+	for s.Buffered() < 4 {
+		runtime.Gosched()
+	}
+	s.TimeOut(5 * time.Second)
+	must(t, c.SetLinger(0))
+	must(t, c.Close()) // a reset, as the link delivers one
+	b := make([]byte, 10)
+	if n, err := s.Read(b); string(b[:n]) != "data" || err != nil {
+		t.Errorf("read %q, %v", b[:n], err)
+	}
+	if _, err := s.Read(b); !errors.Is(err, syscall.ETIMEDOUT) {
+		t.Errorf("then: %v, want ETIMEDOUT", err)
+	}
+	if _, err := s.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("then: %v, want EPIPE", err)
+	}
+}
+
 // TestTryRead: what read(2) of a descriptor that does not block returns.
 func TestTryRead(t *testing.T) {
 	server, client := netpair.New(t, netpair.Faults{})

@@ -123,8 +123,8 @@ var layers = map[string]layer{
 			"link/rdma/internal/hdr", "link/rdma/internal/chunkmem", "clock", "internal/random",
 			"internal/netclock"},
 		others: []string{gvisor},
-		tests: []string{"simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest", netlink,
-			"cmd/rdma-netstack/lab"},
+		tests: []string{"simnic/...", "dv/uverbs", "link/rdma/internal/hdrtest",
+			"tests/lib/tcpframe", netlink, "cmd/rdma-netstack/lab"},
 	},
 	// where netstack's large buffers lie
 	"link/rdma/internal/chunkmem": {module: []string{"internal/mmio"},
@@ -139,16 +139,16 @@ var layers = map[string]layer{
 		"internal/hostnet", "clock"}, others: []string{xsys}},
 	"link/rdma/internal/delack": {
 		module: []string{"link/rdma/internal/hdr", "clock", "internal/random"},
-		others: []string{gvisor}, tests: []string{"link/rdma/internal/hdrtest"},
+		others: []string{gvisor},
+		tests:  []string{"link/rdma/internal/hdrtest", "tests/lib/tcpframe"},
 	},
 	"link/rdma/internal/tcpfix": {
 		module: []string{"link/rdma/internal/hdr", "internal/random"}, others: []string{gvisor},
-		tests: []string{"link/rdma/internal/hdrtest"},
+		tests: []string{"link/rdma/internal/hdrtest", "tests/lib/tcpframe"},
 	},
 	"link/rdma/internal/hdr": {module: []string{"internal/random"}, others: []string{gvisor},
-		tests: []string{"link/rdma/internal/hdrtest"}},
-	"link/rdma/internal/hdrtest": {module: []string{"link/rdma/internal/hdr"},
-		others: []string{gvisor}},
+		tests: []string{"link/rdma/internal/hdrtest", "tests/lib/tcpframe"}},
+	"link/rdma/internal/hdrtest": {module: []string{"link/rdma/internal/hdr"}},
 	"stack": {
 		// x/net: the type of a batch
 		module: []string{"link/rdma", "link/capture", "link/filter", "link/packet",

@@ -12,8 +12,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // arrivals is a stack that records the sequence numbers it receives, by source port.
@@ -335,7 +335,7 @@ func TestBacklogTurns(t *testing.T) {
 	held := s.fill(t, 500)
 	s.still(t)
 	before := s.Stats()
-	rst := hdrtest.ResetPacket()
+	rst := tcpframe.ResetPacket()
 	defer rst.DecRef()
 	if err := s.writeOne(rst); err != nil {
 		t.Errorf("a reset: %s", err)

@@ -12,9 +12,9 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/simnic"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // datagram is the headers of n bytes from a host's port 7 to another's port 53, without checksums.
@@ -148,7 +148,7 @@ func TestDatagramOnAFullRing(t *testing.T) {
 		s.TxPackets < before.TxPackets+sent {
 		t.Errorf("%d sent: %+v", sent, s)
 	}
-	urgent := hdrtest.ResetPacket()
+	urgent := tcpframe.ResetPacket()
 	defer urgent.DecRef()
 	if err := a.ep.writeOne(urgent); err != nil {
 		t.Errorf("datagrams leave no room for what is urgent: %s", err)

@@ -11,7 +11,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 func containsTimes(s, part string) int { return strings.Count(s, part) }
@@ -116,7 +116,7 @@ func TestAttachDetach(t *testing.T) {
 		t.Error("attached after Close")
 	}
 	var list gstack.PacketBufferList
-	pkt := hdrtest.ACKPacket(1)
+	pkt := tcpframe.ACKPacket(1)
 	list.PushBack(pkt)
 	if n, err := e.WritePackets(list); n != 0 || err == nil {
 		t.Errorf("WritePackets after Close: %d, %v", n, err)
@@ -163,7 +163,7 @@ func TestLifetimeConcurrently(t *testing.T) {
 					case 1:
 						post(t, devs[1].Tx(0), arpFrame(), arpFrame())
 					case 2:
-						pkt := hdrtest.ACKPacket(1)
+						pkt := tcpframe.ACKPacket(1)
 						e.writeOne(pkt)
 						pkt.DecRef()
 					case 3:
@@ -224,7 +224,7 @@ func TestDeviceGoesAway(t *testing.T) {
 	s.await(t, 1)
 	devs[0].Stop()
 	e.workers.running.Wait()
-	pkt := hdrtest.ACKPacket(1)
+	pkt := tcpframe.ACKPacket(1)
 	if err := e.writeOne(pkt); err == nil {
 		t.Error("written to a stopped device")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/tcpfix"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // seed is logged, and overridable by TEST_SEED.
@@ -32,18 +33,18 @@ func seed(t testing.TB) *rand.Rand {
 }
 
 const (
-	ourMAC  = hdrtest.OurMAC
-	peerMAC = hdrtest.PeerMAC
+	ourMAC  = tcpframe.OurMAC
+	peerMAC = tcpframe.PeerMAC
 )
 
 // tcpFrame is a frame with one TCP segment.
-type tcpFrame = hdrtest.TCPFrame
+type tcpFrame = tcpframe.Frame
 
 // parsed is the headers of a received frame.
 func parsed(frame []byte) *hdr.Packet { return hdrtest.Parse(frame) }
 
 // segment makes the n'th segment of a flow, 100 bytes each.
-func segment(n int) tcpFrame { return hdrtest.Segment(n) }
+func segment(n int) tcpFrame { return tcpframe.Segment(n) }
 
 // testWorker is a worker without a queue or a stack.
 func testWorker() *worker {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // classifySlow is classifyAndMerge without next.
@@ -166,7 +166,7 @@ func TestNextAgreesOnFlows(t *testing.T) {
 
 // plainDatagram returns a frame with four bytes in a UDP datagram to us, or with padding if short.
 func plainDatagram(v6, short bool) []byte {
-	f := hdrtest.TCPFrame{Dst: ourMAC, Src: peerMAC, V6: v6}
+	f := tcpframe.Frame{Dst: ourMAC, Src: peerMAC, V6: v6}
 	b := f.Bytes()[:hdr.EthLen]
 	udp := []byte{0x10, 0, 0, 53, 0, 12, 0, 2, 'd', 'a', 't', 'a'}
 	if short {

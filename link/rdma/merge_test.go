@@ -15,8 +15,8 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/clock/clocktest"
 	"github.com/rdma-netstack/rdma-netstack/dv"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // shape is the numbers of frames in each run, as text: "[0 1] [2]".
@@ -441,7 +441,7 @@ func ackWorker(v6 bool, acked, end uint32) *worker {
 // TestSupersededACKs has three pure ACKs of a flow in a batch, each of 1000 bytes more, and changes
 // one thing in the second of them or in all. 1000 is acknowledged before, 4000 has been sent.
 func TestSupersededACKs(t *testing.T) {
-	stamped := func(value, echo uint32) []byte { return hdrtest.Stamped(value, echo) }
+	stamped := func(value, echo uint32) []byte { return tcpframe.Stamped(value, echo) }
 	type edit func(n int, f *tcpFrame)
 	second := func(e func(*tcpFrame)) edit {
 		return func(n int, f *tcpFrame) {
@@ -474,7 +474,7 @@ func TestSupersededACKs(t *testing.T) {
 		{"echo of a stranger", echoes(5, 1<<30, 6), all, all},
 		{"option in one", second(func(f *tcpFrame) { f.Options = stamped(1, 9) }), all, all},
 		{"other option", func(_ int, f *tcpFrame) { f.Options = []byte{254, 4, 0, 0} }, all, all},
-		{"SACK in one", second(func(f *tcpFrame) { f.Options = hdrtest.Sacked(9, 10) }), all, all},
+		{"SACK in one", second(func(f *tcpFrame) { f.Options = tcpframe.Sacked(9, 10) }), all, all},
 		{"window", second(func(f *tcpFrame) { f.Window = 3 }), one, one},
 		{"IP ID", second(func(f *tcpFrame) { f.ID = 3 }), one, one},
 		{"same number", acks(2000, 2000, 2000), all, all},
@@ -557,12 +557,12 @@ func TestAgedACKsAreNotSuperseded(t *testing.T) {
 		for _, v6 := range []bool{false, true} {
 			w := ackWorker(v6, 1000, 8000)
 			if tc.timeout {
-				w.noteSentAt(v6, 1000, hdrtest.Stamped(5000, 1))
+				w.noteSentAt(v6, 1000, tcpframe.Stamped(5000, 1))
 			}
 			var frames [][]byte
 			for ack := uint32(2000); ack <= 4000; ack += 1000 {
 				f := ackOf(v6, ack)
-				f.Options = hdrtest.Stamped(9, 5000)
+				f.Options = tcpframe.Stamped(9, 5000)
 				frames = append(frames, f.Bytes())
 			}
 			w.classifyAndMerge(w.load(0, frames...))

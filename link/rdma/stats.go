@@ -62,6 +62,7 @@ type Stats struct {
 	TxDropped uint64 // refused because there still was no room
 	TxResent  uint64 // TCP segments sent again by the link, or later than by netstack, see tcpfix
 	TxSpared  uint64 // of netstack's, not sent again: the peer has them, or they are in TxResent
+	TxGivenUp uint64 // connections ended by a timeout of the link's, netstack's does not run
 	TxLeftOut uint64 // of netstack's, not sent: SYNs again at once, resets, see tcpfix/syn.go
 	// TxNeedless counts segments sent again as an acknowledgement was late, by netstack or the
 	// link, that the peer had: nothing was lost or out of order, see tcpfix/resend.go.
@@ -261,7 +262,8 @@ func (e *Endpoint) Stats() Stats {
 		}
 	}
 	c := e.flows.Counts()
-	s.TxResent, s.TxSpared, s.TxNeedless, s.TxLeftOut = c.Resent, c.Spared, c.Needless, c.LeftOut
+	s.TxResent, s.TxSpared, s.TxNeedless = c.Resent, c.Spared, c.Needless
+	s.TxGivenUp, s.TxLeftOut = c.GivenUp, c.LeftOut
 	s.RxACKsKept, s.RxACKsLate, s.TxDuplicatesTold = c.ACKsKept, c.ACKsLate, c.DuplicatesTold
 	return s
 }

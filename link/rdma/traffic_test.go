@@ -17,15 +17,15 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 
 	"github.com/rdma-netstack/rdma-netstack/dv"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/simnic/wire"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/moving"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // data is n bytes in which an exchange of any two parts is detected.
-func data(n int, stream uint64) []byte { return hdrtest.Data(n, stream) }
+func data(n int, stream uint64) []byte { return tcpframe.Data(n, stream) }
 
 // exchange sends want over conn, which echoes, and compares what comes back.
 func exchange(conn net.Conn, want []byte) error {
@@ -227,7 +227,7 @@ func TestFullRing(t *testing.T) {
 	}
 	defer e.Close()
 	held := hold(nics[0])
-	ordinary, urgent := udpPacket(), hdrtest.ResetPacket()
+	ordinary, urgent := udpPacket(), tcpframe.ResetPacket()
 	defer ordinary.DecRef()
 	defer urgent.DecRef()
 	sent := 0
@@ -292,7 +292,7 @@ func TestAllocs(t *testing.T) {
 	if n != 0 && !racing.Detector {
 		t.Errorf("receiving 8 frames: %v allocations", n)
 	}
-	pkt := hdrtest.ACKPacket(1)
+	pkt := tcpframe.ACKPacket(1)
 	defer pkt.DecRef()
 	n = testing.AllocsPerRun(200, func() { e.writeOne(pkt) })
 	if n != 0 && !racing.Detector {

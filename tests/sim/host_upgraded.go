@@ -316,10 +316,9 @@ func (h *upgradedHost) checkLinks() error {
 		return fmt.Errorf("the links have posted %d frames, packet sockets or rings got %d", n,
 			sent)
 	}
-	received += h.past.links.RxSentAway
-	return errors.Join(linkReceived(&h.past.links, received-h.past.unread()+h.past.links.RxACKsLate,
-		received+h.past.links.RxACKsLate),
-		linkSent(&h.past.links))
+	s := &h.past.links
+	received += s.RxSentAway + s.RxACKsLate + s.TxGivenUp
+	return errors.Join(linkReceived(s, received-h.past.unread(), received), linkSent(s))
 }
 
 // outOfBuffer is that of all processes.

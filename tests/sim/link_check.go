@@ -24,7 +24,7 @@ func (h *ourHost) checkLink() error {
 		return fmt.Errorf("the link has posted %d frames to rings and %d to packet sockets, these "+
 			"got %d and %d", s.Rings.TxFrames, s.Packet.TxFrames, rings, sockets.Posted)
 	}
-	all := received + sockets.Received + s.RxACKsLate
+	all := received + sockets.Received + s.RxACKsLate + s.TxGivenUp
 	return errors.Join(linkReceived(&s, all, all), linkSent(&s))
 }
 

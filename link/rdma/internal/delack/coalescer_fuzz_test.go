@@ -12,7 +12,7 @@ import (
 	gstack "gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // ackScript is a sequence of segments in four bytes each, the fuzzer's input:
@@ -102,7 +102,7 @@ func (r *ackRig) write(op []byte) {
 func (r *ackRig) make(op []byte) (*gstack.PacketBuffer, *ackModel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := hdrtest.Segment(0)
+	f := tcpframe.Segment(0)
 	f.V6, f.Payload, f.Flags = op[0]&4 != 0, nil, header.TCPFlags(op[2])^header.TCPFlagAck
 	flow := op[0] & 7
 	m := &r.flows[flow]

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestPatience: a flow whose data came twice after the ACK, with its number, has the longer
@@ -55,7 +55,7 @@ func playACKs(c *Coalescer, script string) string {
 			out = append(out, before+"|"+wire.drain())
 			continue
 		}
-		f := hdrtest.Segment(0)
+		f := tcpframe.Segment(0)
 		f.Payload = nil
 		if number, data := strings.CutSuffix(word, "d"); data {
 			f.Payload, word = []byte("data"), number

@@ -14,8 +14,8 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // testKey keys the hash of flows.
@@ -109,7 +109,7 @@ func TestRules(t *testing.T) {
 				c := New(wire, testKey, Options{})
 				defer c.Close()
 				for _, word := range strings.Fields(tc.script) {
-					f := hdrtest.Segment(0)
+					f := tcpframe.Segment(0)
 					f.V6, f.Payload = v6, nil
 					letters := strings.TrimLeft(word, "0123456789")
 					fmt.Sscan(strings.TrimSuffix(word, letters), &f.Ack)
@@ -172,7 +172,7 @@ func TestDeadline(t *testing.T) {
 		wire := &wireLog{seed: testKey}
 		c := New(wire, testKey, Options{Delay: 10 * time.Millisecond})
 		write := func(port uint16, ack uint32) {
-			f := hdrtest.Segment(0)
+			f := tcpframe.Segment(0)
 			f.Payload, f.Ack, f.Ports[0] = nil, ack, port
 			pkt := f.Packet()
 			c.WritePacket(pkt)
@@ -246,7 +246,7 @@ func TestOff(t *testing.T) {
 	wire := &wireLog{seed: testKey}
 	c := New(wire, testKey, Options{Off: true})
 	for ack := range uint32(3) {
-		f := hdrtest.Segment(0)
+		f := tcpframe.Segment(0)
 		f.Payload, f.Ack = nil, 100*ack
 		pkt := f.Packet()
 		c.WritePacket(pkt)
@@ -266,7 +266,7 @@ func TestConcurrent(t *testing.T) {
 	var wg sync.WaitGroup
 	for port := range uint16(8) {
 		wg.Go(func() {
-			f := hdrtest.Segment(0)
+			f := tcpframe.Segment(0)
 			f.Ports[0], f.Payload = port, nil
 			for ack := range uint32(500) {
 				f.Ack = ack * 300
@@ -286,12 +286,12 @@ func TestConcurrent(t *testing.T) {
 func TestAllocs(t *testing.T) {
 	c := New(nothing{}, testKey, Options{})
 	defer c.Close()
-	f := hdrtest.Segment(0)
+	f := tcpframe.Segment(0)
 	data := f.Packet()
 	defer data.DecRef()
 	n := testing.AllocsPerRun(100, func() {
 		f.Ack += 100
-		pkt := hdrtest.ACKPacket(f.Ack)
+		pkt := tcpframe.ACKPacket(f.Ack)
 		c.WritePacket(pkt)
 		pkt.DecRef()
 		c.WritePacket(data)
@@ -316,7 +316,7 @@ func BenchmarkCoalescer(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				ack += 100
-				pkt := hdrtest.ACKPacket(ack)
+				pkt := tcpframe.ACKPacket(ack)
 				c.WritePacket(pkt)
 				pkt.DecRef()
 			}

@@ -9,15 +9,16 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // report is a router's message about a segment of ours with sequence number 77, of whose packet it
 // quotes n bytes.
 func report(v6 bool, kind byte, n int) []byte {
-	sent := hdrtest.TCPFrame{V6: v6, Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+	sent := tcpframe.Frame{V6: v6, Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, TTL: 64, Seq: 77, Payload: make([]byte, 64)}
 	message := append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, sent.Bytes()[hdr.EthLen:][:n]...)
-	f := hdrtest.TCPFrame{V6: v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 9, To: 1,
+	f := tcpframe.Frame{V6: v6, Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 9, To: 1,
 		TTL: 64}
 	proto := tcpip.TransportProtocolNumber(hdr.ProtoICMP)
 	if v6 {

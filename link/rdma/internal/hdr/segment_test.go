@@ -9,6 +9,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // sent is a packet with these headers and no payload.
@@ -19,11 +20,11 @@ func sent(frame []byte) *gstack.PacketBuffer {
 }
 
 // example is a segment of ours.
-func example() hdrtest.TCPFrame {
-	return hdrtest.TCPFrame{
-		Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000},
+func example() tcpframe.Frame {
+	return tcpframe.Frame{
+		Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2, Ports: [2]uint16{80, 4000},
 		Seq: 5, Ack: 6, Flags: header.TCPFlagAck, Window: 7, TTL: 64,
-		Options: hdrtest.Stamped(8, 9),
+		Options: tcpframe.Stamped(8, 9),
 	}
 }
 
@@ -31,17 +32,17 @@ func example() hdrtest.TCPFrame {
 func TestParseSent(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
-		change   func(*hdrtest.TCPFrame)
+		change   func(*tcpframe.Frame)
 		cut      int // bytes taken off at the end
 		tcp      bool
 		fragment bool
 		l4       int
 	}{
 		{name: "IPv4", tcp: true, l4: 34},
-		{name: "IPv4 options", change: func(f *hdrtest.TCPFrame) { f.IPOpts = []byte{1, 1, 1, 0} },
+		{name: "IPv4 options", change: func(f *tcpframe.Frame) { f.IPOpts = []byte{1, 1, 1, 0} },
 			tcp: true, l4: 38},
-		{name: "IPv6", change: func(f *hdrtest.TCPFrame) { f.V6 = true }, tcp: true, l4: 54},
-		{name: "fragment", change: func(f *hdrtest.TCPFrame) { f.Fragment = 8 }, fragment: true},
+		{name: "IPv6", change: func(f *tcpframe.Frame) { f.V6 = true }, tcp: true, l4: 54},
+		{name: "fragment", change: func(f *tcpframe.Frame) { f.Fragment = 8 }, fragment: true},
 		{name: "short TCP header", cut: 13, l4: 34},
 		{name: "no TCP header", cut: 32, l4: 34},
 		{name: "short IP header", cut: 33},

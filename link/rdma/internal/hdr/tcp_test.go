@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestOptions: which options of a segment are found.
 func TestOptions(t *testing.T) {
-	stamp, sack := hdrtest.Stamped(1, 2)[2:], hdrtest.Sacked(3, 4)[14:]
+	stamp, sack := tcpframe.Stamped(1, 2)[2:], tcpframe.Sacked(3, 4)[14:]
 	join := func(options ...[]byte) []byte { return bytes.Join(options, nil) }
 	for _, tc := range []struct {
 		name        string
@@ -20,7 +20,7 @@ func TestOptions(t *testing.T) {
 	}{
 		{name: "none"},
 		{name: "timestamp", options: stamp, stamp: stamp},
-		{name: "as most lay it out", options: hdrtest.Stamped(1, 2), stamp: stamp},
+		{name: "as most lay it out", options: tcpframe.Stamped(1, 2), stamp: stamp},
 		{name: "as long as that", options: join([]byte{1, 1, 5, 10}, make([]byte, 8)),
 			sack: append([]byte{5, 10}, make([]byte, 8)...)},
 		{name: "both", options: join(stamp, sack), stamp: stamp, sack: sack},
@@ -28,7 +28,7 @@ func TestOptions(t *testing.T) {
 		{name: "behind others", options: join([]byte{2, 4, 5, 180, 1, 3, 3, 7}, stamp),
 			stamp: stamp},
 		{name: "behind the end", options: join([]byte{0}, stamp)},
-		{name: "the first of two", options: join(stamp, hdrtest.Stamped(8, 9)), stamp: stamp},
+		{name: "the first of two", options: join(stamp, tcpframe.Stamped(8, 9)), stamp: stamp},
 		{name: "timestamp of odd length", options: join([]byte{8, 9, 0, 0, 0, 0, 0, 0, 0}, stamp)},
 		{name: "SACK without blocks", options: []byte{5, 2}, sack: []byte{5, 2}},
 		{name: "cut off", options: join(stamp, []byte{5, 10, 0}), stamp: stamp, malformed: true},
@@ -55,8 +55,8 @@ func segment(options []byte) []byte {
 
 // FuzzOptions: no options may make the link read beyond them.
 func FuzzOptions(f *testing.F) {
-	f.Add(hdrtest.Stamped(1, 2))
-	f.Add(hdrtest.Sacked(1, 2, 3, 4))
+	f.Add(tcpframe.Stamped(1, 2))
+	f.Add(tcpframe.Sacked(1, 2, 3, 4))
 	f.Add([]byte{2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7})
 	f.Add([]byte{5, 1})
 	f.Fuzz(func(t *testing.T, options []byte) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // BenchmarkLossyWire is half a megabyte in six answers on virtual time, with the link's own
@@ -50,7 +51,7 @@ func BenchmarkResendIdle(b *testing.B) {
 	pkt := packetOf(ours(0, 1000))
 	defer pkt.DecRef()
 	out := hdr.ParseSent(pkt, r.seed)
-	ack := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	ack := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Ack: 1000, Flags: 0x10}.Bytes()
 	in := hdr.Received(ack, hdrtest.Parse(ack), r.seed)
 	seq := uint32(0)

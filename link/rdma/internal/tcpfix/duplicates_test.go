@@ -14,6 +14,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // copyRig holds a connection that a peer sends data on, and the ACKs that netstack would send.
@@ -30,20 +31,20 @@ type copyRig struct {
 func newCopyRig(t testing.TB, v6, stamp bool, first uint32, ours, theirs []byte) *copyRig {
 	c := &virtualClock{}
 	r := &copyRig{t: t, clock: c, v6: v6, stamp: stamp, flows: New(c, random.Source{}, nil, nil)}
-	r.send(hdrtest.TCPFrame{Flags: header.TCPFlagSyn, Seq: 1, Options: ours})
-	answer := r.frame(hdrtest.TCPFrame{Flags: header.TCPFlagSyn | header.TCPFlagAck, Seq: first - 1,
+	r.send(tcpframe.Frame{Flags: header.TCPFlagSyn, Seq: 1, Options: ours})
+	answer := r.frame(tcpframe.Frame{Flags: header.TCPFlagSyn | header.TCPFlagAck, Seq: first - 1,
 		Ack: 2, Options: theirs}, true)
 	b := answer.Bytes()
 	r.flows.Received(b, hdrtest.Parse(b))
-	r.send(hdrtest.TCPFrame{Flags: header.TCPFlagAck, Seq: 2, Ack: first})
+	r.send(tcpframe.Frame{Flags: header.TCPFlagAck, Seq: 2, Ack: first})
 	return r
 }
 
 var sackPermitted = []byte{optSACKPermitted, 2, 1, 1}
 
 // frame completes a frame of ours, or of the peer's.
-func (r *copyRig) frame(f hdrtest.TCPFrame, peer bool) hdrtest.TCPFrame {
-	f.V6, f.Src, f.Dst, f.From, f.To = r.v6, hdrtest.OurMAC, hdrtest.PeerMAC, 1, 2
+func (r *copyRig) frame(f tcpframe.Frame, peer bool) tcpframe.Frame {
+	f.V6, f.Src, f.Dst, f.From, f.To = r.v6, tcpframe.OurMAC, tcpframe.PeerMAC, 1, 2
 	f.Ports, f.TTL = [2]uint16{80, 4000}, 64
 	if peer {
 		f.Src, f.Dst, f.From, f.To, f.Ports = f.Dst, f.Src, 2, 1, [2]uint16{4000, 80}
@@ -56,16 +57,16 @@ func (r *copyRig) frame(f hdrtest.TCPFrame, peer bool) hdrtest.TCPFrame {
 
 // arrive gives netstack n bytes of the peer's.
 func (r *copyRig) arrive(seq uint32, n int, flags header.TCPFlags) {
-	b := r.frame(hdrtest.TCPFrame{Flags: header.TCPFlagAck | flags, Seq: seq, Ack: 2,
+	b := r.frame(tcpframe.Frame{Flags: header.TCPFlagAck | flags, Seq: seq, Ack: 2,
 		Payload: make([]byte, n)}, true).Bytes()
 	r.flows.Arrives(b, hdrtest.Parse(b), n, b[hdrtest.Parse(b).L4+13])
 }
 
 // send sends a segment and returns the frame, whose lengths and checksums must be right.
-func (r *copyRig) send(f hdrtest.TCPFrame) []byte {
+func (r *copyRig) send(f tcpframe.Frame) []byte {
 	r.t.Helper()
 	if r.stamp && f.Flags&header.TCPFlagSyn == 0 {
-		f.Options = append(hdrtest.Stamped(1, 2), f.Options...)
+		f.Options = append(tcpframe.Stamped(1, 2), f.Options...)
 	}
 	pkt := r.frame(f, false).Packet()
 	defer pkt.DecRef()
@@ -102,7 +103,7 @@ func (r *copyRig) ack(ack uint32, blocks ...span) []span {
 // ackWindow does what ack does, with a window; -1: none.
 func (r *copyRig) ackWindow(ack uint32, window int, blocks ...span) []span {
 	r.t.Helper()
-	f := hdrtest.TCPFrame{Flags: header.TCPFlagAck, Seq: 2, Ack: ack, Window: uint16(window)}
+	f := tcpframe.Frame{Flags: header.TCPFlagAck, Seq: 2, Ack: ack, Window: uint16(window)}
 	if len(blocks) > 0 {
 		f.Options = []byte{1, 1, hdr.OptSACK, byte(2 + 8*len(blocks))}
 		for _, b := range blocks {
@@ -216,7 +217,7 @@ func (r *copyRig) play(script string, first uint32) string {
 			}
 		}
 		if data {
-			got = blocksIn(r.send(hdrtest.TCPFrame{Flags: header.TCPFlagAck, Seq: 2,
+			got = blocksIn(r.send(tcpframe.Frame{Flags: header.TCPFlagAck, Seq: 2,
 				Ack: first + at, Payload: []byte("data")}))
 		} else {
 			got = r.ackWindow(first+at, window, blocks...)
@@ -246,7 +247,7 @@ func TestDuplicatesNotAgreed(t *testing.T) {
 	}
 	r := newCopyRig(t, false, false, 0, sackPermitted, sackPermitted)
 	r.play("<0+10 >10= <0+10", 0)
-	r.send(hdrtest.TCPFrame{Flags: header.TCPFlagSyn, Seq: 1, Options: sackPermitted})
+	r.send(tcpframe.Frame{Flags: header.TCPFlagSyn, Seq: 1, Options: sackPermitted})
 	if got := r.ack(5000); got != nil {
 		t.Errorf("%v of a connection before", got)
 	}
@@ -399,9 +400,9 @@ func BenchmarkDuplicates(b *testing.B) {
 	for _, twice := range []bool{false, true} {
 		b.Run(map[bool]string{false: "once", true: "twice"}[twice], func(b *testing.B) {
 			r := newCopyRig(b, false, true, 0, sackPermitted, sackPermitted)
-			ack := r.frame(hdrtest.TCPFrame{Flags: header.TCPFlagAck, Seq: 2,
-				Options: hdrtest.Stamped(1, 2)}, false)
-			data := r.frame(hdrtest.TCPFrame{Flags: header.TCPFlagAck, Ack: 2,
+			ack := r.frame(tcpframe.Frame{Flags: header.TCPFlagAck, Seq: 2,
+				Options: tcpframe.Stamped(1, 2)}, false)
+			data := r.frame(tcpframe.Frame{Flags: header.TCPFlagAck, Ack: 2,
 				Payload: make([]byte, 100)}, true).Bytes()
 			p := hdrtest.Parse(data)
 			pkt, seq := ack.Packet(), uint32(0)

@@ -6,7 +6,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestNeedlessFlights: of a flight of three segments, sent with timestamp 5000, some are sent again
@@ -45,7 +45,7 @@ func TestNeedlessFlights(t *testing.T) {
 			r.wait(100 * time.Millisecond)
 			for _, seq := range tt.again {
 				f := ours(seq, 1000)
-				f.Options = hdrtest.Stamped(5100, 1)
+				f.Options = tcpframe.Stamped(5100, 1)
 				r.write(f, 0)
 			}
 			for _, a := range tt.answers {
@@ -66,7 +66,7 @@ func TestNeedlessAgain(t *testing.T) {
 	r.owner = owner
 	again := func(seq, stamp uint32) {
 		f := ours(seq, 1000)
-		f.Options = hdrtest.Stamped(stamp, 1)
+		f.Options = tcpframe.Stamped(stamp, 1)
 		r.write(f, 0)
 	}
 	mustTell := func(what string, lost, needless int) {

@@ -203,6 +203,7 @@ type Counts struct {
 	Resent  uint64 // segments sent again from here
 	Spared  uint64 // of netstack's resends, dropped: they had come, or are among those of Resent
 	LeftOut uint64 // SYNs and resets of netstack's, dropped
+	GivenUp uint64 // connections ended, as their peer was silent
 	// Needless counts segments sent again, from here or by netstack, as an acknowledgement was late
 	// and though no SACK had told of a gap, that the peer says it had (RFC 2883).
 	Needless       uint64
@@ -216,8 +217,9 @@ type Counts struct {
 func (f *Flows) Counts() Counts {
 	r := &f.resend
 	return Counts{Resent: r.count.Load(), Spared: r.spared.Load(), Needless: r.idle.Load(),
-		LeftOut: f.leftOut.Load(), DuplicatesTold: f.duplicates.count.Load(),
-		ACKsKept: f.reorder.held.Load(), ACKsLate: f.reorder.late.Load() + r.told.Load()}
+		LeftOut: f.leftOut.Load(), GivenUp: r.silent.Load(),
+		DuplicatesTold: f.duplicates.count.Load(),
+		ACKsKept:       f.reorder.held.Load(), ACKsLate: f.reorder.late.Load() + r.told.Load()}
 }
 
 // Forget lets go of all packets: the endpoint has been detached.

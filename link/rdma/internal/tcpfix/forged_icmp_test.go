@@ -9,13 +9,14 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // unreachable is a router's message about a segment of flow ours with this sequence number.
 func unreachable(seq uint32) []byte {
 	quoted := ours(seq, 0)
 	message := append([]byte{3, 1, 0, 0, 0, 0, 0, 0}, quoted.Bytes()[hdr.EthLen:]...)
-	f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 9, To: 1, TTL: 64}
+	f := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 9, To: 1, TTL: 64}
 	return f.Encode(hdr.ProtoICMP, message, 2)
 }
 
@@ -23,7 +24,7 @@ func unreachable(seq uint32) []byte {
 func before(seq, n uint32) uint32 { return seq - n }
 
 // flowsOf returns flows that these segments were sent in.
-func flowsOf(t *testing.T, sent ...hdrtest.TCPFrame) *Flows {
+func flowsOf(t *testing.T, sent ...tcpframe.Frame) *Flows {
 	flows := New(new(virtualClock), random.Source{},
 		func(*gstack.PacketBuffer, func() *gstack.PacketBuffer) bool { return true },
 		func([]byte) {})
@@ -44,7 +45,7 @@ func TestTooBigReceived(t *testing.T) {
 	flows := flowsOf(t, big)
 	defer flows.Close()
 	message := append([]byte{3, 4, 0, 0, 0, 0, 0, 100}, big.Bytes()[hdr.EthLen:]...)
-	router := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 9, To: 1, TTL: 64}
+	router := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 9, To: 1, TTL: 64}
 	frame := router.Encode(hdr.ProtoICMP, message, 2)
 	if c := flows.Received(frame, hdrtest.Parse(frame)); c != PathMTU {
 		t.Errorf("the message changes %#x", c)
@@ -58,7 +59,7 @@ func TestTooBigReceived(t *testing.T) {
 
 // TestForged has segments sent, and then messages come about others.
 func TestForged(t *testing.T) {
-	syn := func(seq uint32, flags header.TCPFlags) hdrtest.TCPFrame {
+	syn := func(seq uint32, flags header.TCPFlags) tcpframe.Frame {
 		f := ours(seq, 0)
 		f.Flags = flags
 		return f
@@ -66,28 +67,28 @@ func TestForged(t *testing.T) {
 	const flag, ack = header.TCPFlagSyn, header.TCPFlagAck
 	for _, tc := range []struct {
 		name   string
-		sent   []hdrtest.TCPFrame
+		sent   []tcpframe.Frame
 		seq    uint32
 		forged bool
 	}{
 		{"nothing is known", nil, 5, false},
-		{"the data", []hdrtest.TCPFrame{ours(1000, 100)}, 1000, false},
-		{"behind the data", []hdrtest.TCPFrame{ours(1000, 100)}, 1100, false},
-		{"further behind", []hdrtest.TCPFrame{ours(1000, 100)}, 1101, true},
-		{"long before", []hdrtest.TCPFrame{ours(1000, 100)}, before(1100, maxQuoted),
+		{"the data", []tcpframe.Frame{ours(1000, 100)}, 1000, false},
+		{"behind the data", []tcpframe.Frame{ours(1000, 100)}, 1100, false},
+		{"further behind", []tcpframe.Frame{ours(1000, 100)}, 1101, true},
+		{"long before", []tcpframe.Frame{ours(1000, 100)}, before(1100, maxQuoted),
 			false},
-		{"longer before", []hdrtest.TCPFrame{ours(1000, 100)}, before(1099, maxQuoted),
+		{"longer before", []tcpframe.Frame{ours(1000, 100)}, before(1099, maxQuoted),
 			true},
-		{"more data", []hdrtest.TCPFrame{ours(1000, 100), ours(1100, 50)}, 1150, false},
-		{"data again", []hdrtest.TCPFrame{ours(1100, 50), ours(1000, 100)}, 1150, false},
-		{"the SYN", []hdrtest.TCPFrame{syn(77, flag)}, 77, false},
-		{"behind the SYN", []hdrtest.TCPFrame{syn(77, flag)}, 78, false},
-		{"further behind the SYN", []hdrtest.TCPFrame{syn(77, flag)}, 79, true},
-		{"before the SYN", []hdrtest.TCPFrame{syn(77, flag)}, 76, true},
-		{"a SYN-ACK", []hdrtest.TCPFrame{syn(77, flag|ack)}, 5, false},
-		{"a SYN-ACK after a SYN", []hdrtest.TCPFrame{syn(77, flag), syn(99, flag|ack)}, 99, false},
-		{"data after a SYN", []hdrtest.TCPFrame{syn(77, flag), ours(78, 10)}, 88, false},
-		{"a new SYN after data", []hdrtest.TCPFrame{ours(1000, 100), syn(77, flag)}, 77, false},
+		{"more data", []tcpframe.Frame{ours(1000, 100), ours(1100, 50)}, 1150, false},
+		{"data again", []tcpframe.Frame{ours(1100, 50), ours(1000, 100)}, 1150, false},
+		{"the SYN", []tcpframe.Frame{syn(77, flag)}, 77, false},
+		{"behind the SYN", []tcpframe.Frame{syn(77, flag)}, 78, false},
+		{"further behind the SYN", []tcpframe.Frame{syn(77, flag)}, 79, true},
+		{"before the SYN", []tcpframe.Frame{syn(77, flag)}, 76, true},
+		{"a SYN-ACK", []tcpframe.Frame{syn(77, flag|ack)}, 5, false},
+		{"a SYN-ACK after a SYN", []tcpframe.Frame{syn(77, flag), syn(99, flag|ack)}, 99, false},
+		{"data after a SYN", []tcpframe.Frame{syn(77, flag), ours(78, 10)}, 88, false},
+		{"a new SYN after data", []tcpframe.Frame{ours(1000, 100), syn(77, flag)}, 77, false},
 	} {
 		flows := flowsOf(t, tc.sent...)
 		frame := unreachable(tc.seq)

@@ -20,14 +20,15 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/need"
 	"github.com/rdma-netstack/rdma-netstack/tests/lib/racing"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // echoed has the peer acknowledge what came before ack, and returns the timestamp echo that
 // netstack gets.
 func (r *resending) echoed(ack, echo uint32) uint32 {
-	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	f := tcpframe.Frame{V6: r.v6, Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack, Flags: header.TCPFlagAck,
-		Options: hdrtest.Stamped(9, echo)}
+		Options: tcpframe.Stamped(9, echo)}
 	frame := f.Bytes()
 	s := hdr.Received(frame, hdrtest.Parse(frame), r.seed)
 	aged := r.received(&s)&EchoAged != 0
@@ -46,7 +47,7 @@ func TestEchoAged(t *testing.T) {
 	defer r.close()
 	netstack := func(seq uint32, stamp uint32) {
 		f := ours(seq, 1000)
-		f.Options = hdrtest.Stamped(stamp, 1)
+		f.Options = tcpframe.Stamped(stamp, 1)
 		r.write(f, 0)
 	}
 	check := func(ack, echo, want uint32) {
@@ -88,9 +89,9 @@ func TestEchoHidden(t *testing.T) {
 	r := newResending()
 	defer r.close()
 	report := func(ack, from, to uint32) (echo uint32, said bool) {
-		f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		f := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 			Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack, Flags: header.TCPFlagAck,
-			Options: append(hdrtest.Stamped(9, 5000), hdrtest.Sacked(from, to)...)}
+			Options: append(tcpframe.Stamped(9, 5000), tcpframe.Sacked(from, to)...)}
 		frame := f.Bytes()
 		s := hdr.Received(frame, hdrtest.Parse(frame), r.seed)
 		said = r.received(&s)&EchoAged != 0

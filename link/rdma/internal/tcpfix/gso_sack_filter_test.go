@@ -8,14 +8,15 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestGSOSACK: our side has sent super-segments 1000-3000 and 3000-6000; which SACKs are removed.
 func TestGSOSACK(t *testing.T) {
-	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+	ours := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, Flags: header.TCPFlagAck, TTL: 64,
-		Options: hdrtest.Stamped(1, 1)}
-	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		Options: tcpframe.Stamped(1, 1)}
+	peers := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, Flags: header.TCPFlagAck, TTL: 64}
 	type span struct{ from, to uint32 }
 	for _, tc := range []struct {
@@ -23,7 +24,7 @@ func TestGSOSACK(t *testing.T) {
 		then   []span // sent after the two
 		ack    uint32
 		blocks []uint32
-		change func(*hdrtest.TCPFrame)
+		change func(*tcpframe.Frame)
 		taken  bool
 	}{
 		{name: "first frame of the last lost", ack: 3000,
@@ -33,7 +34,7 @@ func TestGSOSACK(t *testing.T) {
 		{name: "first frames of both lost", ack: 1000,
 			blocks: []uint32{1100, 3000, 3100, 6000}, taken: true},
 		{name: "with data", ack: 3000, blocks: []uint32{3100, 6000},
-			change: func(f *hdrtest.TCPFrame) { f.Payload = []byte("x") }, taken: true},
+			change: func(f *tcpframe.Frame) { f.Payload = []byte("x") }, taken: true},
 		{name: "last arrived, frame of the one before lost", ack: 1500,
 			blocks: []uint32{1600, 6000}},
 		{name: "beginning of the last arrived", ack: 1500, blocks: []uint32{3000, 3100}},
@@ -49,14 +50,14 @@ func TestGSOSACK(t *testing.T) {
 		{name: "four are known", then: []span{{6000, 7000}, {7000, 8000}}, ack: 1100,
 			blocks: []uint32{1200, 1300}, taken: true},
 		{name: "other port", ack: 3000, blocks: []uint32{3100, 6000},
-			change: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
+			change: func(f *tcpframe.Frame) { f.Ports[0]++ }},
 		{name: "SYN", ack: 3000, blocks: []uint32{3100, 6000},
-			change: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagSyn }},
+			change: func(f *tcpframe.Frame) { f.Flags |= header.TCPFlagSyn }},
 		{name: "no SACK", ack: 3000,
-			change: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(1, 2) }},
+			change: func(f *tcpframe.Frame) { f.Options = tcpframe.Stamped(1, 2) }},
 		{name: "cut SACK", ack: 3000,
-			change: func(f *hdrtest.TCPFrame) {
-				f.Options = append(hdrtest.Stamped(1, 2), 1, 1, 5,
+			change: func(f *tcpframe.Frame) {
+				f.Options = append(tcpframe.Stamped(1, 2), 1, 1, 5,
 					10)
 			}},
 	} {
@@ -74,7 +75,7 @@ func TestGSOSACK(t *testing.T) {
 				for _, n := range tc.blocks {
 					blocks = append(blocks, n+origin)
 				}
-				f.Options = hdrtest.Sacked(blocks...)
+				f.Options = tcpframe.Sacked(blocks...)
 				if tc.change != nil {
 					tc.change(&f)
 				}
@@ -99,7 +100,7 @@ func TestGSOSACK(t *testing.T) {
 // TestGSOSACKForgets: a flow that replaces another one starts with no state.
 func TestGSOSACKForgets(t *testing.T) {
 	s := new(gsoSACKFilter)
-	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC,
+	f := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC,
 		Flags: header.TCPFlagAck, TTL: 64}
 	for i := range 4 * gsoShards * gsoSlots {
 		f.Ports = [2]uint16{uint16(i), 80}

@@ -10,42 +10,43 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestHandshakeData: after our SYN-ACK, with numbers 99 and 8, come two segments.
 func TestHandshakeData(t *testing.T) {
-	data := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	data := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, Seq: 8, Ack: 100, Flags: header.TCPFlagAck, TTL: 64,
 		Payload: []byte("data")}
 	for _, tc := range []struct {
 		name   string
-		first  func(*hdrtest.TCPFrame)
-		second func(*hdrtest.TCPFrame)
+		first  func(*tcpframe.Frame)
+		second func(*tcpframe.Frame)
 		want   [2]Changes
 	}{
 		{name: "data, and again", want: [2]Changes{HandshakeData, 0}},
-		{name: "an ACK, then data", first: func(f *hdrtest.TCPFrame) { f.Payload = nil }},
+		{name: "an ACK, then data", first: func(f *tcpframe.Frame) { f.Payload = nil }},
 		{name: "of another connection", want: [2]Changes{0, HandshakeData},
-			first: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
+			first: func(f *tcpframe.Frame) { f.Ports[0]++ }},
 		{name: "behind a gap", want: [2]Changes{HandshakeData, 0},
-			first: func(f *hdrtest.TCPFrame) { f.Seq++ }},
+			first: func(f *tcpframe.Frame) { f.Seq++ }},
 		{name: "behind the widest gap", want: [2]Changes{HandshakeData, 0},
-			first: func(f *hdrtest.TCPFrame) { f.Seq += 1<<30 - 1 }},
+			first: func(f *tcpframe.Frame) { f.Seq += 1<<30 - 1 }},
 		{name: "beyond any window", want: [2]Changes{0, HandshakeData},
-			first: func(f *hdrtest.TCPFrame) { f.Seq += 1 << 30 }},
+			first: func(f *tcpframe.Frame) { f.Seq += 1 << 30 }},
 		{name: "from before", want: [2]Changes{0, HandshakeData},
-			first: func(f *hdrtest.TCPFrame) { f.Seq-- }},
+			first: func(f *tcpframe.Frame) { f.Seq-- }},
 		{name: "of what was not sent", want: [2]Changes{0, HandshakeData},
-			first: func(f *hdrtest.TCPFrame) { f.Ack++ }},
+			first: func(f *tcpframe.Frame) { f.Ack++ }},
 		{name: "a SYN again", want: [2]Changes{0, HandshakeData},
-			first: func(f *hdrtest.TCPFrame) { f.Flags, f.Seq = header.TCPFlagSyn, 7 }},
+			first: func(f *tcpframe.Frame) { f.Flags, f.Seq = header.TCPFlagSyn, 7 }},
 		{name: "a reset", want: [2]Changes{0, HandshakeData},
-			first: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
+			first: func(f *tcpframe.Frame) { f.Flags |= header.TCPFlagRst }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x := newHandshakeData(faketime.NewManualClock())
 			x.sent(sentSYNACK(t))
-			for i, change := range []func(*hdrtest.TCPFrame){tc.first, tc.second} {
+			for i, change := range []func(*tcpframe.Frame){tc.first, tc.second} {
 				f := data
 				if change != nil {
 					change(&f)
@@ -73,10 +74,10 @@ func TestHandshakeData(t *testing.T) {
 // without one. Its SYN's is to be had once.
 func TestHandshakeWithoutTimestamp(t *testing.T) {
 	stamp := []byte{1, 1, 8, 10, 0, 0, 0, 5, 0, 0, 0, 77}
-	synACK := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+	synACK := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 8, TTL: 64, Options: stamp,
 		Flags: header.TCPFlagSyn | header.TCPFlagAck}
-	end := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	end := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, Seq: 8, Ack: 100, Flags: header.TCPFlagAck, TTL: 64}
 	for _, tc := range []struct {
 		name         string
@@ -122,7 +123,7 @@ func TestHandshakeDataExpires(t *testing.T) {
 	clock := faketime.NewManualClock()
 	x := newHandshakeData(clock)
 	x.sent(sentSYNACK(t))
-	other := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	other := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4001, 80}, Flags: header.TCPFlagAck, TTL: 64}.Bytes()
 	for _, after := range []time.Duration{handshakeTimeout, 1} {
 		clock.Advance(after)
@@ -138,13 +139,13 @@ func TestHandshakeDataExpires(t *testing.T) {
 
 // sentSYNACK is a SYN-ACK with numbers 99 and 8.
 func sentSYNACK(t *testing.T) *hdr.Segment {
-	return sentSegment(t, hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1,
+	return sentSegment(t, tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1,
 		To: 2, Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 8, TTL: 64,
 		Flags: header.TCPFlagSyn | header.TCPFlagAck})
 }
 
 // sentSegment is f on its way out.
-func sentSegment(t *testing.T, f hdrtest.TCPFrame) *hdr.Segment {
+func sentSegment(t *testing.T, f tcpframe.Frame) *hdr.Segment {
 	frame := f.Bytes()
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: len(frame)})
 	t.Cleanup(pkt.DecRef)

@@ -11,47 +11,48 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestNarrowWindow: the peer has announced segments of 1000 bytes and a scale of 7, and we have
 // sent 3000 bytes from sequence number 5000 on. Which windows become which.
 func TestNarrowWindow(t *testing.T) {
-	syn := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	syn := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, Flags: header.TCPFlagSyn, TTL: 64,
 		Options: []byte{2, 4, 1000 >> 8, 1000 & 255, 1, 3, 3, 7}}
-	data := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+	data := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, Seq: 5000, Flags: header.TCPFlagAck, TTL: 64}
-	acks := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	acks := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, Ack: 6000, Flags: header.TCPFlagAck, Window: 3, TTL: 64}
 	for _, tc := range []struct {
 		name string
-		syn  func(*hdrtest.TCPFrame)
-		ack  func(*hdrtest.TCPFrame)
+		syn  func(*tcpframe.Frame)
+		ack  func(*tcpframe.Frame)
 		want uint16 // 0: it stays as it is
 	}{
 		{name: "less than a segment", want: 8}, // of 128 bytes: 1000 and more
-		{name: "of all that was sent", ack: func(f *hdrtest.TCPFrame) { f.Ack = 5000 }, want: 8},
-		{name: "with data", ack: func(f *hdrtest.TCPFrame) { f.Payload = []byte("x") }, want: 8},
-		{name: "with a FIN", ack: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagFin },
+		{name: "of all that was sent", ack: func(f *tcpframe.Frame) { f.Ack = 5000 }, want: 8},
+		{name: "with data", ack: func(f *tcpframe.Frame) { f.Payload = []byte("x") }, want: 8},
+		{name: "with a FIN", ack: func(f *tcpframe.Frame) { f.Flags |= header.TCPFlagFin },
 			want: 8},
-		{name: "a segment fits", ack: func(f *hdrtest.TCPFrame) { f.Window = 8 }},
-		{name: "what is left fits", ack: func(f *hdrtest.TCPFrame) { f.Ack = 7700 }},
-		{name: "what is left does not", ack: func(f *hdrtest.TCPFrame) { f.Ack = 7500 }, want: 4},
-		{name: "nothing is left", ack: func(f *hdrtest.TCPFrame) { f.Ack = 8000 }},
-		{name: "of what was never sent", ack: func(f *hdrtest.TCPFrame) { f.Ack = 8001 }},
-		{name: "shut", ack: func(f *hdrtest.TCPFrame) { f.Window = 0 }},
-		{name: "reset", ack: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
-		{name: "another port", ack: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
-		{name: "without a scale", syn: func(f *hdrtest.TCPFrame) { f.Options = f.Options[:4] },
-			ack: func(f *hdrtest.TCPFrame) { f.Window = 999 }, want: 1000},
+		{name: "a segment fits", ack: func(f *tcpframe.Frame) { f.Window = 8 }},
+		{name: "what is left fits", ack: func(f *tcpframe.Frame) { f.Ack = 7700 }},
+		{name: "what is left does not", ack: func(f *tcpframe.Frame) { f.Ack = 7500 }, want: 4},
+		{name: "nothing is left", ack: func(f *tcpframe.Frame) { f.Ack = 8000 }},
+		{name: "of what was never sent", ack: func(f *tcpframe.Frame) { f.Ack = 8001 }},
+		{name: "shut", ack: func(f *tcpframe.Frame) { f.Window = 0 }},
+		{name: "reset", ack: func(f *tcpframe.Frame) { f.Flags |= header.TCPFlagRst }},
+		{name: "another port", ack: func(f *tcpframe.Frame) { f.Ports[0]++ }},
+		{name: "without a scale", syn: func(f *tcpframe.Frame) { f.Options = f.Options[:4] },
+			ack: func(f *tcpframe.Frame) { f.Window = 999 }, want: 1000},
 		{name: "without options, a segment fits",
-			syn: func(f *hdrtest.TCPFrame) { f.Options = nil },
-			ack: func(f *hdrtest.TCPFrame) { f.Window = header.TCPDefaultMSS }},
-		{name: "without options", syn: func(f *hdrtest.TCPFrame) { f.Options = nil },
-			ack:  func(f *hdrtest.TCPFrame) { f.Window = header.TCPDefaultMSS - 1 },
+			syn: func(f *tcpframe.Frame) { f.Options = nil },
+			ack: func(f *tcpframe.Frame) { f.Window = header.TCPDefaultMSS }},
+		{name: "without options", syn: func(f *tcpframe.Frame) { f.Options = nil },
+			ack:  func(f *tcpframe.Frame) { f.Window = header.TCPDefaultMSS - 1 },
 			want: header.TCPDefaultMSS},
-		{name: "a scale above 14", syn: func(f *hdrtest.TCPFrame) { f.Options[7] = 200 },
-			ack: func(f *hdrtest.TCPFrame) { f.Window = 1 }},
+		{name: "a scale above 14", syn: func(f *tcpframe.Frame) { f.Options[7] = 200 },
+			ack: func(f *tcpframe.Frame) { f.Window = 1 }},
 	} {
 		for _, v6 := range []bool{false, true} {
 			var r resender
@@ -61,7 +62,7 @@ func TestNarrowWindow(t *testing.T) {
 			})
 			var n narrowWindow
 			n.open()
-			frame := func(f hdrtest.TCPFrame, e func(*hdrtest.TCPFrame)) []byte {
+			frame := func(f tcpframe.Frame, e func(*tcpframe.Frame)) []byte {
 				f.V6, f.Options = v6, bytes.Clone(f.Options)
 				if e != nil {
 					e(&f)

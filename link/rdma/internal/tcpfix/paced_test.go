@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // pacedPath returns a resender with so many segments of 1000 bytes in flight, in packets of ten,
@@ -39,7 +40,7 @@ func (r *resending) each(n int) (later int) {
 }
 
 // waits has netstack send a segment, and reports whether it is kept for later, or dropped.
-func (r *resending) waits(f hdrtest.TCPFrame) bool {
+func (r *resending) waits(f tcpframe.Frame) bool {
 	pkt := packetOf(f)
 	r.pkts = append(r.pkts, pkt)
 	s := hdr.ParseSent(pkt, r.seed)
@@ -115,14 +116,14 @@ func TestPacedOrder(t *testing.T) {
 	end.Flags |= header.TCPFlagFin
 	for _, tt := range []struct {
 		what  string
-		f     hdrtest.TCPFrame
+		f     tcpframe.Frame
 		waits bool
 	}{
 		{"new data", ours(400_000-500, 500), true},
 		{"a FIN", end, true},
-		{"an acknowledgement", hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: nextHop, From: 1, To: 2,
+		{"an acknowledgement", tcpframe.Frame{Src: tcpframe.OurMAC, Dst: nextHop, From: 1, To: 2,
 			Ports: [2]uint16{80, 4000}, TTL: 64, Seq: 400_501, Ack: 99, Window: 3,
-			Flags: header.TCPFlagAck, Options: hdrtest.Stamped(5100, 77)}, false},
+			Flags: header.TCPFlagAck, Options: tcpframe.Stamped(5100, 77)}, false},
 	} {
 		if waits := r.waits(tt.f); waits != tt.waits {
 			t.Errorf("%s: waits %v", tt.what, waits)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // tooBig is a message that a packet was too big, with bytes 4 to 7 as given, behind which is some
@@ -17,8 +18,8 @@ import (
 // change counts.
 func tooBig(v6 bool, kind, code byte, word uint32) []byte {
 	message := append([]byte{kind, code, 0, 0}, binary.BigEndian.AppendUint32(nil, word)...)
-	message = append(message, hdrtest.Data(28, 7)...)
-	f := hdrtest.TCPFrame{V6: v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 9, To: 1,
+	message = append(message, tcpframe.Data(28, 7)...)
+	f := tcpframe.Frame{V6: v6, Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 9, To: 1,
 		TTL: 64}
 	proto := uint8(hdr.ProtoICMP)
 	if v6 {

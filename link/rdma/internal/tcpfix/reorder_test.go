@@ -13,6 +13,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // reordering holds the functions for TCP on virtual time, at a round trip of 40 ms, and what they
@@ -48,7 +49,7 @@ func newReordering(t *testing.T) *reordering {
 }
 
 // send has netstack send a segment.
-func (r *reordering) send(f hdrtest.TCPFrame) {
+func (r *reordering) send(f tcpframe.Frame) {
 	pkt := packetOf(f)
 	defer pkt.DecRef()
 	pkt.Owner = r.owner
@@ -82,7 +83,7 @@ func (r *reordering) ack(ack, seq uint32, blocks ...uint32) (kept bool, sack []b
 
 // ackFrame makes the peer's acknowledgement of what comes before ack, with the ranges of blocks.
 func ackFrame(ack, seq uint32, blocks ...uint32) []byte {
-	f := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	f := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Seq: seq, Ack: ack, Flags: header.TCPFlagAck}
 	if len(blocks) > 0 {
 		f.Options = append(f.Options, hdr.OptNop, hdr.OptNop, hdr.OptSACK, byte(2+4*len(blocks)))

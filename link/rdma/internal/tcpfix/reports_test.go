@@ -25,6 +25,8 @@ func (c *slowConn) Unread(most int) int        { return min(c.unread, most) }
 func (c *slowConn) NoteLost()                  {}
 func (c *slowConn) NoteNeedless()              {}
 
+func (c *slowConn) TimeOut(time.Duration) time.Duration { return time.Hour }
+
 // gated holds the functions with a flight of so many segments of 1000 bytes, of which the first is
 // lost, and that netstack knows of.
 func gated(t *testing.T, segments int) (*reordering, *slowConn) {

@@ -27,8 +27,9 @@ import (
 //
 // Fix: the first unacknowledged segment of such a flow is sent again from here, when netstack has
 // sent no data and the peer has acknowledged none for a while. The acknowledgement moves netstack
-// on. The count is right until netstack repeats something and once all is acknowledged, so only
-// flows in between are kept, and none where nothing is lost.
+// on. A peer that stays silent ends the connection, see timeOut. The count is right until netstack
+// repeats something and once all is acknowledged, so only flows in between are kept, and none where
+// nothing is lost.
 //
 // Upstream: docs/upstream/04-standstill.md. No longer needed when TestNetstackStalls fails.
 type resender struct {
@@ -45,6 +46,7 @@ type resender struct {
 	ends   []atomic.Uint64 // by hash: 32 bits of it, and where the flow's data ends
 	number atomic.Int32    // of flows kept
 	count  atomic.Uint64   // of segments sent
+	silent atomic.Uint64   // connections ended, as their peer was
 	spared atomic.Uint64   // segments that netstack sent again for nothing, dropped
 	idle   atomic.Uint64   // segments that a timer had sent again, and that the peer had
 	told   atomic.Uint64   // frames that tell netstack of losses
@@ -309,7 +311,7 @@ const (
 	maxResendWait = time.Minute     // RFC 6298 section 2.5
 	maxTimeout    = 2 * time.Minute // up to which netstack's own doubles
 	// maxResends says how often the same data is sent again, as netstack does by default
-	// (TCP_RETR2).
+	// (TCP_RETR2), where the connection does not say for how long.
 	maxResends = 15
 )
 
@@ -322,6 +324,8 @@ type resendFlow struct {
 	end   uint32              // of what was sent
 	told  bool                // the peer has acknowledged something
 	moved tcpip.MonotonicTime // when data was sent, or some acknowledged
+	since tcpip.MonotonicTime // when data was sent while none was unacknowledged
+	limit time.Duration       // for which the peer may be silent; 0: not asked yet
 	tries int                 // since the peer acknowledged something
 	due   bool                // to be sent now
 	rtt   time.Duration       // the shortest; 0: not known
@@ -417,6 +421,9 @@ func (f *resendFlow) note(s *hdr.Segment, now tcpip.MonotonicTime) {
 func (f *resendFlow) add(pkt *gstack.PacketBuffer, seq, size uint32, now tcpip.MonotonicTime) {
 	end, at := seq+size, len(f.parts)
 	f.fitPackets()
+	if at == 0 {
+		f.since = now
+	}
 	f.moved, f.mss = now, max(f.mss, f.onWire(pkt, size))
 	if !f.told && hdr.Before(seq, f.una) {
 		f.una = seq
@@ -488,7 +495,7 @@ func (f *resendFlow) wait() time.Duration {
 	if f.rtt > 0 {
 		d = resendWait + 2*f.rtt
 	}
-	return max(min(d<<f.tries, maxResendWait), f.silent.nextTimeout(d))
+	return max(min(d<<min(f.tries, maxResends), maxResendWait), f.silent.nextTimeout(d))
 }
 
 // silence counts netstack's timeouts since the peer acknowledged something last. The timeout
@@ -583,7 +590,7 @@ func (r *resender) repeat() {
 		shard := &r.shards[i]
 		shard.mu.Lock()
 		for _, f := range shard.flows {
-			f.linkUp()
+			f.linkUp(r.clock.NowMonotonic())
 		}
 		shard.mu.Unlock()
 	}
@@ -607,6 +614,9 @@ func (r *resender) sendDue() {
 
 // send sends the first segments of a flow again, or forgets the flow.
 func (r *resender) send(shard *resendShard, d resendDue) {
+	if r.timeOut(shard, d) {
+		return
+	}
 	for i := range d.size {
 		if r.post(d.like, func() *gstack.PacketBuffer {
 			shard.mu.Lock()
@@ -628,6 +638,64 @@ func (r *resender) send(shard *resendShard, d resendDue) {
 	}
 }
 
+// timeOut ends a connection whose peer has been silent for too long, as netstack's timer would, by
+// a reset from the peer. It reports whether it did.
+func (r *resender) timeOut(shard *resendShard, d resendDue) bool {
+	owner, ok := d.like.Owner.(connection)
+	if !ok {
+		return false
+	}
+	shard.mu.Lock()
+	silent := d.flow.silentFor(r.clock.NowMonotonic())
+	shard.mu.Unlock()
+	limit := owner.TimeOut(silent)
+	shard.mu.Lock()
+	d.flow.limit = limit
+	if silent < limit || shard.flows[d.key] != d.flow {
+		shard.mu.Unlock()
+		return false
+	}
+	frame := d.flow.reset(d.like)
+	r.drop(shard, d.key)
+	shard.mu.Unlock()
+	r.silent.Add(1)
+	r.deliver(frame)
+	return true
+}
+
+// silentFor returns for how long data has waited without anything from the peer.
+func (f *resendFlow) silentFor(now tcpip.MonotonicTime) time.Duration {
+	return min(now.Sub(f.since), now.Sub(f.ackAt))
+}
+
+// reset makes the peer's reset of the connection of a packet.
+func (f *resendFlow) reset(like *gstack.PacketBuffer) []byte {
+	frame := append([]byte(nil), hdr.SentHeaders(like)[:like.HeaderSize()]...)
+	var l hdr.Packet
+	l.ParseSent(frame)
+	frame = frame[:l.L4+hdr.TCPLen]
+	tcp, addresses := frame[l.L4:], frame[l.L3+12:l.L3+20]
+	if l.EtherType == hdr.TypeIPv6 {
+		addresses = frame[l.L3+8 : l.L3+40]
+	}
+	copy(frame, f.macs[:])
+	swapHalves(frame[:12])
+	swapHalves(addresses)
+	swapHalves(tcp[:4])
+	binary.BigEndian.PutUint32(tcp[4:], f.ack)
+	binary.BigEndian.PutUint32(tcp[8:], f.una)
+	tcp[12], tcp[13] = hdr.TCPLen/4<<4, hdr.FlagRST|hdr.FlagACK
+	l.Seal(frame)
+	return frame
+}
+
+func swapHalves(b []byte) {
+	n := len(b) / 2
+	for i := range n {
+		b[i], b[n+i] = b[n+i], b[i]
+	}
+}
+
 // due finds the flows of a shard that have waited long enough, and forgets those that need nothing
 // any more.
 func (r *resender) due(shard *resendShard) (due []resendDue) {
@@ -643,9 +711,11 @@ func (r *resender) due(shard *resendShard) (due []resendDue) {
 			continue
 		}
 		switch still, stuck := now.Sub(f.moved), f.stuck(now); {
-		case len(f.parts) == 0 && still >= resendIdle, f.tries == maxResends && still >= f.wait():
+		case len(f.parts) == 0 && still >= resendIdle,
+			f.tries >= maxResends && f.limit == 0 && still >= f.wait():
 			r.drop(shard, t)
-		case f.repeated && len(f.parts) > 0 && (f.due || stuck || still >= f.wait()):
+		case f.repeated && len(f.parts) > 0 && (f.due || stuck || still >= f.wait() ||
+			f.limit > 0 && f.silentFor(now) >= f.limit):
 			f.tries, f.due = f.tries+1, false
 			f.moved = now
 			due = append(due, resendDue{t, f, f.parts[0].pkt.IncRef(), f.round.begin(stuck)})
@@ -877,8 +947,8 @@ func (b *goBack) echoOf(ack, echo uint32) uint32 {
 }
 
 // linkUp notes that the link carries frames again.
-func (f *resendFlow) linkUp() {
-	f.tries, f.due = 0, true
+func (f *resendFlow) linkUp(now tcpip.MonotonicTime) {
+	f.tries, f.due, f.since = 0, true, now
 	if !f.back.on {
 		f.goBack()
 	}
@@ -961,6 +1031,10 @@ type connection interface {
 	// lock, and do not block.
 	NoteLost()
 	NoteNeedless()
+	// TimeOut returns for how long the peer may leave data unacknowledged without sending anything,
+	// more than 0, and is told for how long it has. Reads and writes fail with ETIMEDOUT if that is
+	// as long. It is called without that lock.
+	TimeOut(silent time.Duration) (limit time.Duration)
 }
 
 // Behaviour: where a whole flight is lost netstack's tail loss probe sends the last segment again.

@@ -2,7 +2,9 @@ package tcpfix
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/rdma-netstack/rdma-netstack/internal/random"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // resending is a resender on virtual time, with what it has sent and when.
@@ -57,17 +60,17 @@ func (r *resending) pass(pkt *gstack.PacketBuffer) {
 }
 
 // ours is a segment of size bytes with a timestamp.
-func ours(seq uint32, size int) hdrtest.TCPFrame {
-	return hdrtest.TCPFrame{
-		Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+func ours(seq uint32, size int) tcpframe.Frame {
+	return tcpframe.Frame{
+		Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, TTL: 64,
 		Seq: seq, Ack: 7, Flags: header.TCPFlagAck | header.TCPFlagPsh, Window: 512,
-		Options: hdrtest.Stamped(5000, 1), Payload: hdrtest.Data(size, uint64(seq)),
+		Options: tcpframe.Stamped(5000, 1), Payload: tcpframe.Data(size, uint64(seq)),
 	}
 }
 
 // packetOf is f as netstack passes it to the link.
-func packetOf(f hdrtest.TCPFrame) *gstack.PacketBuffer {
+func packetOf(f tcpframe.Frame) *gstack.PacketBuffer {
 	frame := f.Bytes()
 	n := len(frame) - len(f.Payload)
 	pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{ReserveHeaderBytes: n,
@@ -86,7 +89,7 @@ func (r *resending) kept() (n int64) {
 }
 
 // write has netstack send a segment, cut by the NIC at mss unless that is 0.
-func (r *resending) write(f hdrtest.TCPFrame, mss uint16) {
+func (r *resending) write(f tcpframe.Frame, mss uint16) {
 	f.V6 = r.v6
 	f.Seq += r.origin
 	pkt := packetOf(f)
@@ -107,6 +110,8 @@ type telling struct {
 	unknown        bool
 	again          []uint32
 	lost, needless int
+	limit          time.Duration
+	silent         []time.Duration
 }
 
 func (*telling) KUID() uint32 { return 0 }
@@ -117,6 +122,10 @@ func (o *telling) CountResend(end uint32)               { o.again = append(o.aga
 func (o *telling) Unread(int) int                       { return 0 }
 func (o *telling) NoteLost()                            { o.lost++ }
 func (o *telling) NoteNeedless()                        { o.needless++ }
+func (o *telling) TimeOut(silent time.Duration) time.Duration {
+	o.silent = append(o.silent, silent)
+	return cmp.Or(o.limit, math.MaxInt64)
+}
 
 // TestSentByAnotherDevice: what a connection has sent by another device counts as sent, if it tells
 // of that.
@@ -165,10 +174,10 @@ func (r *resending) sentUpTo() (end uint32, known bool) {
 // answer has the peer acknowledge what came before ack; echo is the timestamp it echoes, 0 for
 // none.
 func (r *resending) answer(ack, echo uint32, flags header.TCPFlags) {
-	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	f := tcpframe.Frame{V6: r.v6, Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack + r.origin, Flags: flags}
 	if echo > 0 {
-		f.Options = hdrtest.Stamped(9, echo)
+		f.Options = tcpframe.Stamped(9, echo)
 	}
 	frame := f.Bytes()
 	s := hdr.Received(frame, hdrtest.Parse(frame), r.seed)
@@ -242,7 +251,7 @@ func TestResend(t *testing.T) {
 			{4550 * ms, 5000, 500, true}, {8600 * ms, 5000, 500, true}}},
 		{"a FIN", func(r *resending) {
 			r.repeated()
-			r.write(hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+			r.write(tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 				Ports: [2]uint16{80, 4000}, TTL: 64, Seq: 3000, Ack: 7,
 				Flags: ack | header.TCPFlagFin}, 0)
 			r.answer(3000, 5000, ack)
@@ -338,7 +347,7 @@ func TestResendTellsTheLatest(t *testing.T) {
 	r.wait(30 * time.Millisecond)
 	pure := ours(100, 0)
 	pure.Ack, pure.Window, pure.Flags, pure.Options = 99, 3,
-		header.TCPFlagAck, hdrtest.Stamped(5030, 77)
+		header.TCPFlagAck, tcpframe.Stamped(5030, 77)
 	pure.Src, pure.Dst = pure.Dst, "\x02\x09\x09\x09\x09\x09"
 	r.write(pure, 0)
 	r.wait(time.Second)
@@ -346,7 +355,7 @@ func TestResendTellsTheLatest(t *testing.T) {
 		t.Fatalf("%d sent", len(r.frames))
 	}
 	want := ours(0, 100)
-	want.Ack, want.Window, want.Options = 99, 3, hdrtest.Stamped(6000, 77)
+	want.Ack, want.Window, want.Options = 99, 3, tcpframe.Stamped(6000, 77)
 	want.Src, want.Dst = pure.Src, pure.Dst
 	if got, want := r.frames[0], want.Bytes(); !bytes.Equal(got, want) {
 		t.Errorf("\n got %x\nwant %x", got, want)
@@ -388,6 +397,46 @@ func TestResendGivesUp(t *testing.T) {
 	if kept, timers := r.kept(), len(r.clock.timers); kept != 0 ||
 		r.number.Load() != 0 || timers != 0 {
 		t.Errorf("%d references, %d flows, %d timers left", kept, r.number.Load(), timers)
+	}
+}
+
+// TestResendTimesOut: a connection with a limit ends when its peer has been silent for as long, by
+// a reset that netstack takes for the peer's; its segment is sent again until then.
+func TestResendTimesOut(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, limit := range []time.Duration{100 * time.Second, time.Hour} {
+			r := newResending()
+			r.v6, r.owner = v6, &telling{end: 1100, limit: limit}
+			var resets [][]byte
+			r.deliver = func(frame []byte) { resets = append(resets, frame) }
+			r.write(ours(1000, 100), 0)
+			r.wait(10 * time.Second)
+			r.answer(1000, 0, header.TCPFlagAck) // nothing new
+			began := r.clock.now
+			r.wait(limit - time.Second)
+			if n := len(resets); n > 0 || r.times[len(r.times)-1] < r.clock.now-maxResendWait {
+				t.Fatalf("%v: %d resets, and sent again at %v", limit, n, r.times)
+			}
+			r.wait(2 * time.Second)
+			if len(resets) != 1 || r.silent.Load() != 1 {
+				t.Fatalf("%v: %d resets, %d counted", limit, len(resets), r.silent.Load())
+			}
+			want := tcpframe.Frame{V6: v6, Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2,
+				To: 1, Ports: [2]uint16{4000, 80}, TTL: 64, Seq: 7, Ack: 1000,
+				Flags: header.TCPFlagRst | header.TCPFlagAck, Window: 512}
+			if !bytes.Equal(resets[0], want.Bytes()) {
+				t.Errorf("%v: a reset %x, want %x", limit, resets[0], want.Bytes())
+			}
+			if p := hdrtest.Parse(resets[0]); !p.TransportOK(resets[0]) || !p.HeaderOK(resets[0]) {
+				t.Errorf("%v: a wrong checksum: %x", limit, resets[0])
+			}
+			last := r.owner.silent[len(r.owner.silent)-1]
+			if last < limit || last > r.clock.now-began || r.kept() != 0 ||
+				len(r.clock.timers) != 0 {
+				t.Errorf("%v: told of %v; %d references, %d timers left", limit, last, r.kept(),
+					len(r.clock.timers))
+			}
+		}
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestSYNBurst has SYNs sent after so many milliseconds each, and compares which are dropped.
@@ -54,7 +54,7 @@ func TestSYNBurst(t *testing.T) {
 func TestSYNBurstOfTwo(t *testing.T) {
 	x := newSYNBurstFix(new(virtualClock))
 	for i := range 6 {
-		f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: byte(i % 3),
+		f := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: byte(i % 3),
 			Ports: [2]uint16{4000, 80}, TTL: 64, Seq: 1, Flags: header.TCPFlagSyn}
 		pkt := packetOf(f)
 		p := hdr.ParseSent(pkt, testSeed)

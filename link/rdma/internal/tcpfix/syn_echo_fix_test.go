@@ -20,51 +20,52 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestSYNEcho: the peer has sent a SYN with timestamp 100, and again with 1100; what our SYN-ACK,
 // which echoes 100, echoes when it leaves. Its checksum stays right.
 func TestSYNEcho(t *testing.T) {
-	syn := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	syn := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, Seq: 7, Flags: header.TCPFlagSyn, TTL: 64,
-		Options: hdrtest.Stamped(1100, 0)}
-	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+		Options: tcpframe.Stamped(1100, 0)}
+	ours := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 8, Flags: header.TCPFlagSyn | header.TCPFlagAck,
-		TTL: 64, Options: hdrtest.Stamped(5000, 100)}
+		TTL: 64, Options: tcpframe.Stamped(5000, 100)}
 	for _, tc := range []struct {
 		name string
-		copy func(*hdrtest.TCPFrame) // the second SYN
-		ours func(*hdrtest.TCPFrame)
+		copy func(*tcpframe.Frame) // the second SYN
+		ours func(*tcpframe.Frame)
 		echo uint32
 	}{
 		{name: "copy", echo: 1100},
 		{name: "over the end of the count", echo: 1100,
-			ours: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(5000, 0xffffff00) }},
-		{name: "options at an odd offset", echo: 1100, ours: func(f *hdrtest.TCPFrame) {
-			f.Options = append([]byte{hdr.OptNop}, append(hdrtest.Stamped(5000, 100), 1, 1, 1)...)
+			ours: func(f *tcpframe.Frame) { f.Options = tcpframe.Stamped(5000, 0xffffff00) }},
+		{name: "options at an odd offset", echo: 1100, ours: func(f *tcpframe.Frame) {
+			f.Options = append([]byte{hdr.OptNop}, append(tcpframe.Stamped(5000, 100), 1, 1, 1)...)
 		}},
 		{name: "copy that came late", echo: 100,
-			copy: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(90, 0) }},
-		{name: "another SYN", echo: 100, copy: func(f *hdrtest.TCPFrame) { f.Seq++ }},
-		{name: "another port's", echo: 100, copy: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
+			copy: func(f *tcpframe.Frame) { f.Options = tcpframe.Stamped(90, 0) }},
+		{name: "another SYN", echo: 100, copy: func(f *tcpframe.Frame) { f.Seq++ }},
+		{name: "another port's", echo: 100, copy: func(f *tcpframe.Frame) { f.Ports[0]++ }},
 		{name: "not a SYN", echo: 100,
-			copy: func(f *hdrtest.TCPFrame) { f.Flags = header.TCPFlagAck }},
+			copy: func(f *tcpframe.Frame) { f.Flags = header.TCPFlagAck }},
 		{name: "reset", echo: 100,
-			copy: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
+			copy: func(f *tcpframe.Frame) { f.Flags |= header.TCPFlagRst }},
 		{name: "our ACK", echo: 100,
-			ours: func(f *hdrtest.TCPFrame) { f.Flags = header.TCPFlagAck }},
+			ours: func(f *tcpframe.Frame) { f.Flags = header.TCPFlagAck }},
 	} {
 		for _, v6 := range []bool{false, true} {
 			x := newSYNEchoFix()
-			apply := func(f hdrtest.TCPFrame, change func(*hdrtest.TCPFrame)) []byte {
+			apply := func(f tcpframe.Frame, change func(*tcpframe.Frame)) []byte {
 				f.V6 = v6
 				if change != nil {
 					change(&f)
 				}
 				return f.Bytes()
 			}
-			for _, change := range []func(*hdrtest.TCPFrame){
-				func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(100, 0) }, tc.copy} {
+			for _, change := range []func(*tcpframe.Frame){
+				func(f *tcpframe.Frame) { f.Options = tcpframe.Stamped(100, 0) }, tc.copy} {
 				b := apply(syn, change)
 				s := hdr.Received(b, hdrtest.Parse(b), testSeed)
 				x.received(&s)
@@ -114,9 +115,9 @@ func TestSYNEchoOfNetstack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	for _, stamp := range []uint32{100, 1100} {
-		syn := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		syn := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 			Ports: [2]uint16{4000, 80}, Seq: 7, Flags: header.TCPFlagSyn, TTL: 64, Window: 1000,
-			Options: hdrtest.Stamped(stamp, 0)}
+			Options: tcpframe.Stamped(stamp, 0)}
 		pkt := gstack.NewPacketBuffer(gstack.PacketBufferOptions{
 			Payload: buffer.MakeWithData(syn.Bytes()[hdr.EthLen:])})
 		link.InjectInbound(header.IPv4ProtocolNumber, pkt)

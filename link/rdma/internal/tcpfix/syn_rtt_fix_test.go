@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // clocked is a synRTTFix with a clock that the test sets.
@@ -23,48 +24,48 @@ func clocked() (*synRTTFix, *time.Duration) {
 // TestSYNRTT: our SYN-ACK with timestamp 5000 has been sent at 0, and again at 1 s; which answers
 // are changed.
 func TestSYNRTT(t *testing.T) {
-	ours := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+	ours := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, Seq: 99, Ack: 7, Flags: header.TCPFlagSyn | header.TCPFlagAck,
-		TTL: 64, Options: hdrtest.Stamped(5000, 1)}
-	peers := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+		TTL: 64, Options: tcpframe.Stamped(5000, 1)}
+	peers := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, Seq: 7, Ack: 100, Flags: header.TCPFlagAck, TTL: 64,
-		Options: hdrtest.Stamped(2, 5000)}
+		Options: tcpframe.Stamped(2, 5000)}
 	for _, tc := range []struct {
 		name   string
-		again  func(*hdrtest.TCPFrame) // the copy
-		gap    time.Duration           // before it; 1 s
-		late   time.Duration           // between the copy and the answer
-		answer func(*hdrtest.TCPFrame)
+		again  func(*tcpframe.Frame) // the copy
+		gap    time.Duration         // before it; 1 s
+		late   time.Duration         // between the copy and the answer
+		answer func(*tcpframe.Frame)
 		echo   uint32 // in the answer as changed, or 0
 	}{
 		{name: "ACK", echo: 5999},
 		{name: "less than a third of a second later", late: 300 * time.Millisecond, echo: 5999},
 		{name: "later, to a copy before or data in its place", late: 2 * time.Second, echo: 7667},
-		{name: "with data", answer: func(f *hdrtest.TCPFrame) { f.Payload = []byte("GET") },
+		{name: "with data", answer: func(f *tcpframe.Frame) { f.Payload = []byte("GET") },
 			echo: 5999},
 		{name: "SYN-ACK to our SYN",
-			answer: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagSyn }, echo: 5999},
+			answer: func(f *tcpframe.Frame) { f.Flags |= header.TCPFlagSyn }, echo: 5999},
 		{name: "sooner", gap: 2 * time.Millisecond, echo: 5001},
 		{name: "at once", gap: time.Millisecond},
-		{name: "no copy", again: func(f *hdrtest.TCPFrame) { f.Flags = header.TCPFlagAck }},
-		{name: "another connection's", again: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
-		{name: "a new connection on the same ports", again: func(f *hdrtest.TCPFrame) { f.Seq++ }},
+		{name: "no copy", again: func(f *tcpframe.Frame) { f.Flags = header.TCPFlagAck }},
+		{name: "another connection's", again: func(f *tcpframe.Frame) { f.Ports[0]++ }},
+		{name: "a new connection on the same ports", again: func(f *tcpframe.Frame) { f.Seq++ }},
 		{name: "the copy has its own timestamp",
-			again: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(6000, 1) }},
+			again: func(f *tcpframe.Frame) { f.Options = tcpframe.Stamped(6000, 1) }},
 		{name: "another timestamp",
-			answer: func(f *hdrtest.TCPFrame) { f.Options = hdrtest.Stamped(2, 5001) }},
-		{name: "no timestamp", answer: func(f *hdrtest.TCPFrame) { f.Options = nil }},
-		{name: "timestamp of odd length", answer: func(f *hdrtest.TCPFrame) {
+			answer: func(f *tcpframe.Frame) { f.Options = tcpframe.Stamped(2, 5001) }},
+		{name: "no timestamp", answer: func(f *tcpframe.Frame) { f.Options = nil }},
+		{name: "timestamp of odd length", answer: func(f *tcpframe.Frame) {
 			f.Options = []byte{8,
 				9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 		}},
-		{name: "reset", answer: func(f *hdrtest.TCPFrame) { f.Flags |= header.TCPFlagRst }},
-		{name: "other port", answer: func(f *hdrtest.TCPFrame) { f.Ports[0]++ }},
-		{name: "other address", answer: func(f *hdrtest.TCPFrame) { f.From++ }},
+		{name: "reset", answer: func(f *tcpframe.Frame) { f.Flags |= header.TCPFlagRst }},
+		{name: "other port", answer: func(f *tcpframe.Frame) { f.Ports[0]++ }},
+		{name: "other address", answer: func(f *tcpframe.Frame) { f.From++ }},
 	} {
 		for _, v6 := range []bool{false, true} {
 			s, now := clocked()
-			apply := func(f hdrtest.TCPFrame, change func(*hdrtest.TCPFrame)) []byte {
+			apply := func(f tcpframe.Frame, change func(*tcpframe.Frame)) []byte {
 				f.V6 = v6
 				if change != nil {
 					change(&f)
@@ -105,12 +106,12 @@ func TestSYNRTTOfOne(t *testing.T) {
 		"ACK":     {header.TCPFlagAck, 5000},
 	} {
 		s, _ := clocked()
-		noteSent(s, hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+		noteSent(s, tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 			Ports: [2]uint16{4000, 80}, Seq: 99, Flags: header.TCPFlagSyn, TTL: 64,
-			Options: hdrtest.Stamped(5000, 0)}.Bytes())
-		frame := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+			Options: tcpframe.Stamped(5000, 0)}.Bytes())
+		frame := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 			Ports: [2]uint16{80, 4000}, Seq: 7, Ack: 100, Flags: tc.flags, TTL: 64,
-			Options: hdrtest.Stamped(2, 5000)}.Bytes()
+			Options: tcpframe.Stamped(2, 5000)}.Bytes()
 		noteReceived(s, frame)
 		l := hdrtest.Parse(frame)
 		stamp := hdr.OptionsOf(frame[l.L4:l.End]).Timestamp
@@ -124,8 +125,8 @@ func TestSYNRTTOfOne(t *testing.T) {
 // have expired.
 func TestSYNRTTIsBounded(t *testing.T) {
 	s, now := clocked()
-	f := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, Flags: header.TCPFlagSyn,
-		TTL: 64, Options: hdrtest.Stamped(5, 0)}
+	f := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, Flags: header.TCPFlagSyn,
+		TTL: 64, Options: tcpframe.Stamped(5, 0)}
 	for i := range 3 * synSlots {
 		f.Ports = [2]uint16{uint16(i), 80}
 		for range 3 {
@@ -143,7 +144,7 @@ func TestSYNRTTIsBounded(t *testing.T) {
 		t.Errorf("%d are repeated, %d counted", repeated, n)
 	}
 	*now += synTimeout + time.Second
-	f.Flags, f.Options = header.TCPFlagAck, hdrtest.Stamped(5, 6)
+	f.Flags, f.Options = header.TCPFlagAck, tcpframe.Stamped(5, 6)
 	for range synSlots {
 		noteReceived(s, f.Bytes())
 	}

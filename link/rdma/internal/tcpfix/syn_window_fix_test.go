@@ -11,15 +11,16 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // TestSYNWindowEnds: windows are changed in the answer to a repeated SYN only, until something else
 // is sent or two minutes are over.
 func TestSYNWindowEnds(t *testing.T) {
 	const raw = 29184
-	syn := hdrtest.TCPFrame{Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	syn := tcpframe.Frame{Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, Seq: 99, Flags: header.TCPFlagSyn, TTL: 64}
-	synACK := hdrtest.TCPFrame{Src: hdrtest.OurMAC, Dst: hdrtest.PeerMAC, From: 1, To: 2,
+	synACK := tcpframe.Frame{Src: tcpframe.OurMAC, Dst: tcpframe.PeerMAC, From: 1, To: 2,
 		Ports: [2]uint16{80, 4000}, Ack: 100, Window: raw, TTL: 64,
 		Flags: header.TCPFlagSyn | header.TCPFlagAck, Options: []byte{1, 3, 3, 8}}
 	clock := faketime.NewManualClock()
@@ -30,7 +31,7 @@ func TestSYNWindowEnds(t *testing.T) {
 		x.received(&s)
 	}
 	// sent returns the window of the frame when it has been sent.
-	sent := func(change func(*hdrtest.TCPFrame)) uint16 {
+	sent := func(change func(*tcpframe.Frame)) uint16 {
 		f := synACK
 		change(&f)
 		b := f.Bytes()
@@ -43,8 +44,8 @@ func TestSYNWindowEnds(t *testing.T) {
 		x.sent(&s)
 		return s.Window()
 	}
-	same := func(*hdrtest.TCPFrame) {}
-	ack := func(f *hdrtest.TCPFrame) { f.Flags, f.Options = header.TCPFlagAck, nil }
+	same := func(*tcpframe.Frame) {}
+	ack := func(f *tcpframe.Frame) { f.Flags, f.Options = header.TCPFlagAck, nil }
 	scaled := func(when string, want bool) {
 		t.Helper()
 		if got := sent(ack); (got == raw>>8) != want {
@@ -60,14 +61,14 @@ func TestSYNWindowEnds(t *testing.T) {
 	}
 	scaled("the SYN again", true)
 	scaled("and once more", true)
-	sent(func(f *hdrtest.TCPFrame) { ack(f); f.Payload = []byte("x") })
+	sent(func(f *tcpframe.Frame) { ack(f); f.Payload = []byte("x") })
 	scaled("data has been sent", false)
 	receive()
 	sent(same)
 	receive()
 	clock.Advance(synTimeout + time.Second)
 	for range synSlots {
-		sent(func(f *hdrtest.TCPFrame) { ack(f); f.Ports[1]++ })
+		sent(func(f *tcpframe.Frame) { ack(f); f.Ports[1]++ })
 	}
 	scaled("two minutes later", false)
 	if n := x.repeated.Load(); n != 0 {

@@ -8,13 +8,14 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // blocks has the peer report data behind ack, and says whether netstack is told.
 func (r *resending) blocks(ack uint32, blocks ...uint32) (told bool) {
-	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 2, To: 1,
+	f := tcpframe.Frame{V6: r.v6, Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 2, To: 1,
 		Ports: [2]uint16{4000, 80}, TTL: 64, Ack: ack, Flags: header.TCPFlagAck,
-		Options: hdrtest.Sacked(blocks...)}
+		Options: tcpframe.Sacked(blocks...)}
 	frame := f.Bytes()
 	s := hdr.Received(frame, hdrtest.Parse(frame), r.seed)
 	hidden := r.received(&s)&SACKRemoved != 0
@@ -95,7 +96,7 @@ func TestFirstTimeout(t *testing.T) {
 			r.echoed(0, 5000)
 			r.wait(tt.after)
 			again := ours(0, 1000)
-			again.Options = hdrtest.Stamped(6000, 1)
+			again.Options = tcpframe.Stamped(6000, 1)
 			r.write(again, 0)
 			if got := r.echoed(1000, 6000); got != tt.want {
 				t.Errorf("netstack gets %d, want %d", got, tt.want)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdrtest"
+	"github.com/rdma-netstack/rdma-netstack/tests/lib/tcpframe"
 )
 
 // refuse makes a router say that a segment with size bytes from seq on was too big for mtu.
@@ -18,7 +19,7 @@ func (r *resending) refuse(seq uint32, size, mtu int) {
 	quoted.V6 = r.v6
 	message := append([]byte{3, 4, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)},
 		quoted.Bytes()[hdr.EthLen:]...)
-	f := hdrtest.TCPFrame{V6: r.v6, Src: hdrtest.PeerMAC, Dst: hdrtest.OurMAC, From: 9, To: 1,
+	f := tcpframe.Frame{V6: r.v6, Src: tcpframe.PeerMAC, Dst: tcpframe.OurMAC, From: 9, To: 1,
 		TTL: 64}
 	frame := f.Encode(hdr.ProtoICMP, message, 2)
 	if r.v6 {
@@ -37,7 +38,7 @@ func TestRefused(t *testing.T) {
 	const size, small = 1400, 1000
 	again := func(r *resending, at uint32) { // netstack sends again from at on
 		f := ours(at, small-60)
-		f.Options = hdrtest.Stamped(6000, 1)
+		f.Options = tcpframe.Stamped(6000, 1)
 		r.write(f, 0)
 	}
 	for _, tc := range []struct {

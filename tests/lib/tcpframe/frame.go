@@ -1,5 +1,6 @@
-// Package hdrtest makes frames for the tests of link/rdma and of the packages below it.
-package hdrtest
+// Package tcpframe makes frames with TCP segments, as a peer sends them and as netstack does, for
+// the tests of link/rdma and of the packages below it.
+package tcpframe
 
 import (
 	"encoding/binary"
@@ -7,8 +8,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
-
-	"github.com/rdma-netstack/rdma-netstack/link/rdma/internal/hdr"
 )
 
 // The addresses of both ends.
@@ -17,9 +16,15 @@ const (
 	PeerMAC = tcpip.LinkAddress("\x02\x00\x00\x00\x00\x02")
 )
 
-// TCPFrame describes a frame with one TCP segment, as a peer would send it. gVisor's package header
+const (
+	ethLen             = header.EthernetMinimumSize
+	nop                = header.TCPOptionNOP
+	destinationOptions = 60 // RFC 8200 section 4.6
+)
+
+// Frame describes a frame with one TCP segment, as a peer would send it. gVisor's package header
 // encodes it, which the code under test does not use.
-type TCPFrame struct {
+type Frame struct {
 	V6       bool
 	Src, Dst tcpip.LinkAddress
 	From, To byte // last byte of the addresses
@@ -40,8 +45,8 @@ type TCPFrame struct {
 }
 
 // Segment describes the n'th segment of a flow to us, 100 bytes each.
-func Segment(n int) TCPFrame {
-	f := TCPFrame{
+func Segment(n int) Frame {
+	f := Frame{
 		Src: PeerMAC, Dst: OurMAC, From: 2, To: 1, Ports: [2]uint16{4000, 80},
 		Seq: 0xffffff00 + uint32(n)*100, Ack: 77, Flags: header.TCPFlagAck, Window: 512,
 		ID: uint16(0xfffe + n), TTL: 64,
@@ -54,7 +59,7 @@ func Segment(n int) TCPFrame {
 }
 
 // Bytes returns the whole frame.
-func (f TCPFrame) Bytes() []byte {
+func (f Frame) Bytes() []byte {
 	tcp := make([]byte, 20+len(f.Options)+len(f.Payload))
 	header.TCP(tcp).Encode(&header.TCPFields{
 		SrcPort: f.Ports[0], DstPort: f.Ports[1], SeqNum: f.Seq, AckNum: f.Ack,
@@ -67,7 +72,7 @@ func (f TCPFrame) Bytes() []byte {
 }
 
 // Encode wraps a transport segment, whose checksum is at offset sumAt, in IP and Ethernet.
-func (f TCPFrame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, sumAt int) []byte {
+func (f Frame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, sumAt int) []byte {
 	src, dst := tcpip.AddrFrom4([4]byte{10, 0, 0, f.From}), tcpip.AddrFrom4([4]byte{10, 0, 0, f.To})
 	etherType, ip := header.IPv4ProtocolNumber, []byte(nil)
 	if f.V6 {
@@ -77,7 +82,7 @@ func (f TCPFrame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, su
 		ip = make([]byte, header.IPv6MinimumSize, 128)
 		next := proto
 		if f.IPOpts != nil {
-			ip, next = append(append(ip, byte(proto)), f.IPOpts...), hdr.ExtDestOptions
+			ip, next = append(append(ip, byte(proto)), f.IPOpts...), destinationOptions
 		}
 		header.IPv6(ip).Encode(&header.IPv6Fields{
 			TrafficClass: f.TOS, FlowLabel: f.Flow,
@@ -113,23 +118,16 @@ func (f TCPFrame) Encode(proto tcpip.TransportProtocolNumber, segment []byte, su
 	return append(out, make([]byte, f.Pad)...)
 }
 
-// Parse returns the headers of a received frame without a VLAN tag.
-func Parse(frame []byte) *hdr.Packet {
-	p := &hdr.Packet{EtherType: binary.BigEndian.Uint16(frame[12:]), L3: hdr.EthLen}
-	p.Parse(frame)
-	return p
-}
-
 // Stamped returns the options of a segment with a timestamp.
 func Stamped(value, echo uint32) []byte {
-	b := []byte{hdr.OptNop, hdr.OptNop, hdr.OptTimestamp, hdr.TimestampLen}
+	b := []byte{nop, nop, header.TCPOptionTS, header.TCPOptionTSLength}
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, value), echo)
 }
 
 // Sacked returns the options of an ACK with these blocks, of a start and an end each, behind a
 // timestamp.
 func Sacked(blocks ...uint32) []byte {
-	b := append(Stamped(1, 2), hdr.OptNop, hdr.OptNop, hdr.OptSACK, byte(2+4*len(blocks)))
+	b := append(Stamped(1, 2), nop, nop, header.TCPOptionSACK, byte(2+4*len(blocks)))
 	for _, n := range blocks {
 		b = binary.BigEndian.AppendUint32(b, n)
 	}
