@@ -19,6 +19,9 @@ const (
 	// piece gives the largest write whose progress is not checked, in bytes. At the floor it takes
 	// less than the grace time.
 	piece = 64 << 10
+	// small gives the largest write that is one piece however much fills a packet: the answer needs
+	// the lock of the connection.
+	small = 16 << 10
 	// residue gives the largest part of a closed connection that the network stack may still send,
 	// in bytes.
 	maxUnsent = 64 << 10
@@ -48,7 +51,11 @@ type conn struct {
 // Write sends p in pieces, each with the deadline that the progress so far allows.
 func (c *conn) Write(p []byte) (n int, err error) {
 	for {
-		m, err := c.writePiece(p[n:min(len(p), n+pieceOf(c.Conn))])
+		size := len(p) - n
+		if len(p) > small {
+			size = min(size, pieceOf(c.Conn))
+		}
+		m, err := c.writePiece(p[n : n+size])
 		if n += m; err != nil || n == len(p) {
 			return n, err
 		}
