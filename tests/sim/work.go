@@ -99,10 +99,16 @@ func (j *job) newSession(port int) *session {
 }
 
 // servedSession returns the connection from a client's port to its server. The second one of a
-// handshake counts for itself: nobody is at its other end, see timeWait.
+// handshake counts for itself: nobody is at its other end, see timeWait. But it is the client's
+// where an outage has ended the first before it got anything: the ACK of a SYN cookie counts for
+// two minutes.
 func (j *job) servedSession(port int) *session {
 	s := j.session(port, false)
-	if s.served && j.overflows() {
+	switch {
+	case !s.served || !j.overflows():
+	case s.there.got == 0 && s.there.recvErr != nil:
+		s.there.recvErr = nil
+	default:
 		s = j.newSession(port)
 	}
 	s.served = true
