@@ -19,9 +19,6 @@ const (
 	// piece gives the largest write whose progress is not checked, in bytes. At the floor it takes
 	// less than the grace time.
 	piece = 64 << 10
-	// small gives the largest write that is one piece however much fills a packet: the answer needs
-	// the lock of the connection.
-	small = 16 << 10
 	// residue gives the largest part of a closed connection that the network stack may still send,
 	// in bytes.
 	maxUnsent = 64 << 10
@@ -51,11 +48,7 @@ type conn struct {
 // Write sends p in pieces, each with the deadline that the progress so far allows.
 func (c *conn) Write(p []byte) (n int, err error) {
 	for {
-		size := len(p) - n
-		if len(p) > small {
-			size = min(size, pieceOf(c.Conn))
-		}
-		m, err := c.writePiece(p[n : n+size])
+		m, err := c.writePiece(p[n:min(len(p), n+pieceOf(c.Conn, len(p)))])
 		if n += m; err != nil || n == len(p) {
 			return n, err
 		}
@@ -67,7 +60,7 @@ func (c *conn) Write(p []byte) (n int, err error) {
 func (c *conn) ReadFrom(src io.Reader) (int64, error) {
 	buf := c.table.pieces.Get().(*[piece]byte)
 	defer c.table.pieces.Put(buf)
-	return io.CopyBuffer(onlyWriter{c}, onlyReader{src}, buf[:pieceOf(c.Conn)])
+	return io.CopyBuffer(onlyWriter{c}, onlyReader{src}, buf[:pieceOf(c.Conn, piece)])
 }
 
 // onlyWriter and onlyReader hide ReadFrom and WriteTo.
@@ -76,9 +69,10 @@ type (
 	onlyReader struct{ io.Reader }
 )
 
-// pieceOf returns how much is written to c at a time: piece, or less where that fills its packets.
-func pieceOf(c net.Conn) int {
-	if p, ok := c.(interface{ WriteSize() int }); ok {
+// pieceOf returns how much of size is written to c at a time: piece, or less where that fills its
+// packets. For little it does not take the lock of the connection.
+func pieceOf(c net.Conn, size int) int {
+	if p, ok := c.(interface{ WriteSize() int }); ok && size > 16<<10 {
 		return min(piece, p.WriteSize())
 	}
 	return piece

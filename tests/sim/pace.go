@@ -28,8 +28,8 @@ const (
 	// MAX_UNICAST_SOLICIT times RETRANS_TIMER.
 	unannounced = 8 * time.Second
 	// confirmed says for how long a peer keeps to that MAC if announcements overtake each other, as
-	// behind a pause: the end of a handshake that goes on confirms the MAC before, and with it the
-	// one that came last (RFC 4861 sections 6.3.2 and 7.3.1, MAX_RANDOM_FACTOR times REACHABLE_TIME).
+	// behind a pause: a handshake that began with the MAC before confirms the one that came last
+	// (RFC 4861 sections 6.3.2 and 7.3.1, MAX_RANDOM_FACTOR times REACHABLE_TIME).
 	confirmed = 45 * time.Second
 	// leastSegment stays below the maximum segment size of every MTU of a plan.
 	leastSegment = 1200

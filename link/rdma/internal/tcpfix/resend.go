@@ -690,8 +690,7 @@ func (f *resendFlow) reset(like *gstack.PacketBuffer) []byte {
 }
 
 func swapHalves(b []byte) {
-	n := len(b) / 2
-	for i := range n {
+	for i, n := 0, len(b)/2; i < n; i++ {
 		b[i], b[n+i] = b[n+i], b[i]
 	}
 }
