@@ -57,6 +57,9 @@ func (c *TCPConn) TimeOut(silent time.Duration) (limit time.Duration) {
 // LinkIsUp is what a stack does when its link is there again.
 func (s *Stack) LinkIsUp() { s.linkIsUp() }
 
+// MACMoved is what a stack does when it has another MAC.
+func (s *Stack) MACMoved() { s.addrs.AnnounceTwice() }
+
 // Reroute is what a stack does when its packet port may send by another netdev now.
 func (s *Stack) Reroute() {
 	s.backendChanged(failover.Change{State: failover.Fallback, Backend: rdma.BackendPacket,

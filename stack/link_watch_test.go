@@ -242,6 +242,29 @@ func TestAnnouncedWhenRerouted(t *testing.T) {
 	}
 }
 
+// TestMoveAnnouncedAgain: a stack that announces nothing tells the neighbours when its MAC has
+// changed, as on the host's address, and again when the link comes up: it may have been down.
+func TestMoveAnnouncedAgain(t *testing.T) {
+	virtual := clocktest.New()
+	s, _, w := onWire(t, stack.Config{Clock: virtual.Clock(),
+		Addressing: stack.AddressOptions{NoAnnounce: true},
+		Addresses:  []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}},
+		func(far wire.Wire) { must(t, far.Start(func([]frame.Frame) {})) })
+	virtual.Advance(time.Minute)
+	heard := func(after func()) bool {
+		w.forget()
+		after()
+		virtual.Advance(10 * time.Second)
+		return w.heard([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, nil)
+	}
+	if heard(s.LinkIsUp) {
+		t.Error("announced on a link that is up again")
+	}
+	if !heard(s.MACMoved) || !heard(s.LinkIsUp) {
+		t.Error("not announced after the MAC has changed, or not again")
+	}
+}
+
 // TestLinkComesBackDHCP: the client asks the server whether its address is still valid; if the
 // server refuses, it asks for another.
 func TestLinkComesBackDHCP(t *testing.T) {

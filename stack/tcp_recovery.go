@@ -430,8 +430,7 @@ func (c *recoveryCount) TimeOut(silent time.Duration) (limit time.Duration) {
 // retransmissionTime returns how long n timeouts take of which the first is of 200 ms, and the last
 // are of two minutes: tcp_model_timeout of Linux's net/ipv4/tcp_timer.c, 924.6 s for 15.
 func retransmissionTime(n int) (d time.Duration) {
-	rto := 200 * time.Millisecond
-	for range n + 1 {
+	for rto := 200 * time.Millisecond; n >= 0; n-- {
 		d += rto
 		rto = min(2*rto, 2*time.Minute)
 	}

@@ -63,7 +63,19 @@ func (w *world) faultOf(f FaultPlan) (begin func() (end func())) {
 	if f.Kind >= numFaults {
 		return w.deviceFault(f)
 	}
-	return faultOfNIC(w.ours(f.Host).slot.card(), w.plan.Seed, f)
+	h := w.ours(f.Host)
+	ofNIC := faultOfNIC(h.slot.card(), w.plan.Seed, f)
+	if f.Kind != LinkDown || !h.plan.Sockets {
+		return ofNIC
+	}
+	return func() func() { // the netdev is all that tells such a host
+		end := ofNIC()
+		h.netdev.setDown(true)
+		return func() {
+			end()
+			h.netdev.setDown(false)
+		}
+	}
 }
 
 // queueFaults are the faults of queues, by the name that the software NIC has for them.

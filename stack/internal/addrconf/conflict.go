@@ -376,25 +376,24 @@ func (s *Manager) HeardARP(h header.ARP, nic gstack.NetworkInterface) {
 	}
 }
 
-// announceAgain says when an announcement is repeated, in case the first was lost (RFC 5227's
-// ANNOUNCE_INTERVAL).
+// announceAgain says when an announcement is repeated (ANNOUNCE_INTERVAL of RFC 5227).
 const announceAgain = 2 * time.Second
 
-// AnnounceTwice tells the neighbours now and once more.
+// AnnounceTwice tells the neighbours now and once more, and from here on at each LinkUp.
 func (s *Manager) AnnounceTwice() {
+	s.moved.Store(true)
 	s.AnnounceAll()
 	s.announcer.Reset(announceAgain)
 }
 
 // AnnounceNow does what AnnounceTwice does, where addresses are announced at all.
 func (s *Manager) AnnounceNow() {
-	if !s.cfg.NoAnnounce {
+	if !s.cfg.NoAnnounce || s.moved.Load() {
 		s.AnnounceTwice()
 	}
 }
 
-// AnnounceLater tells the neighbours once more after a while: a send queue was replaced, and what
-// it held is lost. Others repeat what they send, but a server that nobody finds sends nothing.
+// AnnounceLater tells the neighbours once more after a while: what a send queue held is lost.
 func (s *Manager) AnnounceLater() {
 	if !s.cfg.NoAnnounce {
 		s.announcer.Reset(announceAgain)

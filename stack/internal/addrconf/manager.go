@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -80,6 +81,7 @@ type Manager struct {
 	memberships *memberships // the groups we are in
 	dhcp        *dhcp.Clients
 	announcer   clock.Timer // repeats the announcement once
+	moved       atomic.Bool // to another MAC, or announced at all
 	// neighbours on the link have hardware addresses; written before the link is in use
 	resolves bool
 	changing sync.Mutex // held while a change of addresses is made known
