@@ -431,9 +431,15 @@ func TestAbsentNeighbours(t *testing.T) {
 
 // synFrame makes a client's SYN to port 80 of address to.
 func synFrame(from, to netip.Addr) []byte {
+	return tcpFrame(from, to, header.TCPFields{SrcPort: 4000, DstPort: 80, SeqNum: 1,
+		Flags: header.TCPFlagSyn})
+}
+
+// tcpFrame makes a segment without data.
+func tcpFrame(from, to netip.Addr, fields header.TCPFields) []byte {
+	fields.WindowSize, fields.DataOffset = 65535, header.TCPMinimumSize
 	tcp := make(header.TCP, header.TCPMinimumSize)
-	tcp.Encode(&header.TCPFields{SrcPort: 4000, DstPort: 80, SeqNum: 1, WindowSize: 65535,
-		DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn})
+	tcp.Encode(&fields)
 	src, dst := tcpip.AddrFromSlice(from.AsSlice()), tcpip.AddrFromSlice(to.AsSlice())
 	tcp.SetChecksum(^tcp.CalculateChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber,
 		src, dst, uint16(len(tcp)))))
@@ -489,6 +495,76 @@ func TestHandshakeWithoutNeighbour(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOvertakenAnnouncement: announcements overtake each other during a handshake. Its SYN-ACK does
+// not confirm the hardware address announced last, which nobody has: the neighbour is asked there.
+// Linux asks 5 s after the first packet to it.
+func TestOvertakenAnnouncement(t *testing.T) {
+	const v4, v6 = "192.0.2.9", "2001:db8::9"
+	for _, c := range []struct {
+		ours, server string
+		announcement []byte
+	}{
+		{"192.0.2.1", v4, garpOf(macMoved, v4)},
+		{"2001:db8::1", v6, advertisement(macMoved, v6, 0x20)},
+	} {
+		t.Run(c.server, func(t *testing.T) {
+			v := newVirtualTime(t)
+			cfg := stack.Config{Addressing: stack.AddressOptions{DuplicateDetection: -1,
+				NoAnnounce: true}, Addresses: []netip.Prefix{
+				netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}
+			v.option(&cfg)
+			s, st := onHub(t, cfg)
+			ours, server := netip.MustParseAddr(c.ours), netip.MustParseAddr(c.server)
+			st.onFrame(func(f []byte) {
+				switch of, ok := asked(f); {
+				case ok && of == server && !bytes.Equal(f[:6], macMoved):
+					st.send(answerFrom(macOther, of))
+				case bytes.Equal(f[:6], macOther):
+					if syn := tcpOf(f); syn != nil && syn.Flags() == header.TCPFlagSyn {
+						st.send(c.announcement)
+						st.send(tcpFrame(server, ours, header.TCPFields{SrcPort: 80,
+							DstPort: syn.SourcePort(), AckNum: syn.SequenceNumber() + 1,
+							Flags: header.TCPFlagSyn | header.TCPFlagAck}))
+					}
+				}
+			})
+			out, err := s.ListenUDP("udp", nil)
+			must(t, err)
+			defer out.Close()
+			must(t, errOf(out.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(server, 9))))
+			v.sleep(t, time.Second) // what waits for the neighbour confirms nothing
+			conn, err := s.DialContext(t.Context(), "tcp",
+				netip.AddrPortFrom(server, 80).String())
+			must(t, err)
+			defer conn.Close()
+			must(t, errOf(conn.Write([]byte("x"))))
+			v.sleep(t, 12*time.Second) // netstack keeps to an address for 15 s at least
+			if st.count(macMoved, func(f []byte) bool { _, ok := asked(f); return ok }) == 0 {
+				t.Error("no question to the address")
+			}
+			v.sleep(t, 20*time.Second)
+			if st.count(macOther, func(f []byte) bool {
+				tcp := tcpOf(f)
+				return tcp != nil && len(tcp.Payload()) > 0
+			}) == 0 {
+				t.Error("no data to the neighbour")
+			}
+		})
+	}
+}
+
+// tcpOf returns the TCP segment of a frame without IP options; nil: there is none.
+func tcpOf(f []byte) header.TCP {
+	at, kind := 14+header.IPv4MinimumSize, 23
+	if len(f) > 12 && f[12] == 0x86 {
+		at, kind = 14+header.IPv6MinimumSize, 20
+	}
+	if len(f) < at+header.TCPMinimumSize || f[kind] != byte(header.TCPProtocolNumber) {
+		return nil
+	}
+	return f[at:]
 }
 
 // TestGroupFrameDrops: a SYN to all hosts is dropped and counted, not answered.

@@ -27,10 +27,6 @@ const (
 	// the peer loses the host's announcements: RFC 4861 section 10, DELAY_FIRST_PROBE_TIME and
 	// MAX_UNICAST_SOLICIT times RETRANS_TIMER.
 	unannounced = 8 * time.Second
-	// confirmed says for how long a peer keeps to that MAC if announcements overtake each other, as
-	// behind a pause: a handshake that began with the MAC before confirms the one that came last
-	// (RFC 4861 sections 6.3.2 and 7.3.1, MAX_RANDOM_FACTOR times REACHABLE_TIME).
-	confirmed = 45 * time.Second
 	// leastSegment stays below the maximum segment size of every MTU of a plan.
 	leastSegment = 1200
 	firstWindow  = 10 * leastSegment // RFC 6928
@@ -108,9 +104,6 @@ func (j *job) mostTime(f *flow, harm uint64) time.Duration {
 			most += 2*fault.For + fault.settling() + faultCost
 			if fault.Kind == Readdressed && len(j.w.plan.Faults) > 1 {
 				most += 2 * unannounced
-				if net.Harm.Reorder > 0 {
-					most += 2 * confirmed
-				}
 			}
 		}
 	}

@@ -4,6 +4,7 @@
 package neighbours
 
 import (
+	"encoding/binary"
 	"log/slog"
 	"maps"
 	"sync"
@@ -76,7 +77,8 @@ type Table struct {
 type tableEntry struct {
 	mac     tcpip.LinkAddress
 	state   gstack.NeighborState
-	changed time.Time // when the state or the address was another one last
+	changed time.Time   // when the state or the address was another one last
+	doubt   clock.Timer // since the last announcement of another address; nil: there was none
 }
 
 // heldPackets holds the packets that wait for one neighbour, oldest first.
@@ -123,6 +125,9 @@ func (n *Table) OnNeighborRemoved(nic tcpip.NICID, e gstack.NeighborEntry) {
 	}
 	n.known.Lock()
 	defer n.known.Unlock()
+	if doubt := n.entries[e.Addr].doubt; doubt != nil {
+		doubt.Stop()
+	}
 	delete(n.entries, e.Addr)
 	n.unpublish(e.Addr)
 }
@@ -134,53 +139,31 @@ func (n *Table) note(nic tcpip.NICID, e gstack.NeighborEntry) {
 	}
 	n.known.Lock()
 	defer n.known.Unlock()
-	if old := n.entries[e.Addr]; len(old.mac) > 0 && old.mac != e.LinkAddr {
+	old := n.entries[e.Addr]
+	if len(old.mac) > 0 && old.mac != e.LinkAddr {
 		n.moves.Add(1)
 	}
-	n.entries[e.Addr] = tableEntry{e.LinkAddr, e.State, n.clock.Now()}
+	n.entries[e.Addr] = tableEntry{e.LinkAddr, e.State, n.clock.Now(), old.doubt}
 	if !hasLinkAddress(e.State) {
 		n.unpublish(e.Addr)
 	}
 }
 
-// noteMove takes over a change that netstack does not report: that of a reachable neighbour's
-// hardware address by an answer to a question.
-func (n *Table) noteMove(a tcpip.Address, mac tcpip.LinkAddress) {
+// entry returns what netstack's table has of a; the zero value, which is Unknown: nothing.
+func (n *Table) entry(a tcpip.Address) tableEntry {
 	n.known.Lock()
 	defer n.known.Unlock()
-	if e := n.entries[a]; e.state == gstack.Reachable && e.mac != mac {
-		n.moves.Add(1)
-		n.entries[a] = tableEntry{mac, e.state, n.clock.Now()}
-	}
-}
-
-// entry returns what netstack's table has of a.
-func (n *Table) entry(a tcpip.Address) (e tableEntry, ok bool) {
-	n.known.Lock()
-	defer n.known.Unlock()
-	e, ok = n.entries[a]
-	return e, ok
+	return n.entries[a]
 }
 
 // hasLinkAddress reports whether packets go to a neighbour in that state.
 func hasLinkAddress(s gstack.NeighborState) bool {
-	switch s {
-	case gstack.Reachable, gstack.Stale, gstack.Delay, gstack.Probe, gstack.Static:
-		return true
-	}
-	return false
+	return s != gstack.Unknown && s != gstack.Incomplete && s != gstack.Unreachable
 }
 
 // slot returns where a may be in usable.
 func (n *Table) slot(a tcpip.Address) *atomic.Pointer[tcpip.Address] {
-	var low uint32
-	if a.Len() == header.IPv4AddressSize {
-		b := a.As4()
-		low = uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
-	} else {
-		b := a.As16()
-		low = uint32(b[12])<<24 | uint32(b[13])<<16 | uint32(b[14])<<8 | uint32(b[15])
-	}
+	low := binary.BigEndian.Uint32(a.AsSlice()[a.Len()-4:])
 	return &n.usable[low*0x9e3779b1>>22&(usableSlots-1)]
 }
 
@@ -234,12 +217,10 @@ func (i *NIC) WritePacket(r *gstack.Route, pkt *gstack.PacketBuffer) tcpip.Error
 			return i.NetworkInterface.WritePacket(r, pkt)
 		}
 	}
-	if !r.IsResolutionRequired() {
-		return i.NetworkInterface.WritePacket(r, pkt)
-	}
-	held, err := n.hold(i, hop, r.LocalAddress(), pkt)
-	if held || err != nil {
-		return err
+	if r.IsResolutionRequired() {
+		if held, err := n.hold(i, hop, r.LocalAddress(), pkt); held || err != nil {
+			return err
+		}
 	}
 	return i.NetworkInterface.WritePacket(r, pkt)
 }
@@ -337,9 +318,7 @@ func (n *Table) resolve(hop tcpip.Address, i *NIC, local tcpip.Address) {
 			}
 			n.clock.AfterFunc(0, func() { n.resolved(hop, r.LinkAddress, r.Err) })
 		})
-	switch err.(type) {
-	case nil, *tcpip.ErrWouldBlock:
-	default:
+	if _, asked := err.(*tcpip.ErrWouldBlock); err != nil && !asked {
 		n.resolved(hop, "", err)
 	}
 }
@@ -347,7 +326,6 @@ func (n *Table) resolve(hop tcpip.Address, i *NIC, local tcpip.Address) {
 // AskAgain asks at once for the neighbours that are being resolved. It is for a link that is up
 // again: the questions before were lost, and netstack gives up after the last of them.
 func (n *Table) AskAgain() {
-	n.allowAttempts()
 	n.remove(func(e tableEntry) bool { return !hasLinkAddress(e.state) })
 }
 
@@ -356,13 +334,20 @@ func (n *Table) AskAgain() {
 // hardware address of one that has another now until it asks by itself, a minute later or more. As
 // Linux does (neigh_carrier_down of net/core/neighbour.c).
 func (n *Table) Forget() {
-	n.allowAttempts()
 	n.remove(func(e tableEntry) bool { return e.state != gstack.Static })
 }
 
-// remove removes entries of netstack's table. Those that packets wait for are asked for again.
+// remove removes entries of netstack's table. Those that packets wait for are asked for anew.
 func (n *Table) remove(which func(tableEntry) bool) {
-	for hop, e := range n.copied() {
+	n.mu.Lock()
+	for _, q := range n.queues {
+		q.attempts = 0
+	}
+	n.mu.Unlock()
+	n.known.Lock()
+	entries := maps.Clone(n.entries)
+	n.known.Unlock()
+	for hop, e := range entries {
 		if !which(e) {
 			continue
 		}
@@ -372,22 +357,6 @@ func (n *Table) remove(which func(tableEntry) bool) {
 		}
 		_ = n.net.RemoveNeighbor(env.NIC, protocol, hop) // aborts questions, see takeHeld
 	}
-}
-
-// allowAttempts allows each neighbour that netstack is being asked for all of its attempts again.
-func (n *Table) allowAttempts() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, q := range n.queues {
-		q.attempts = 0
-	}
-}
-
-// copied returns a copy of the entries of netstack's table.
-func (n *Table) copied() map[tcpip.Address]tableEntry {
-	n.known.Lock()
-	defer n.known.Unlock()
-	return maps.Clone(n.entries)
 }
 
 // resolved sends what waits for a neighbour, or reports that it cannot be sent.
@@ -487,11 +456,35 @@ func (i *NIC) HandleNeighborConfirmation(p tcpip.NetworkProtocolNumber, a tcpip.
 }
 
 // confirm makes netstack change an entry, if there is one.
+//
+// netstack takes the acknowledgement of what was sent before an announcement for one of the address
+// announced (handleUpperLevelConfirmation), and keeps to that for up to 45 s, even if an older
+// announcement has overtaken the one that holds. Linux wants a later acknowledgement. So the entry
+// is made stale a second later, by an announcement of another address that does not override.
 func (i *NIC) confirm(p tcpip.NetworkProtocolNumber, a tcpip.Address,
 	mac tcpip.LinkAddress, flags gstack.ReachabilityConfirmationFlags) tcpip.Error {
+	n := i.Table
+	before := n.entry(a)
 	err := i.NetworkInterface.HandleNeighborConfirmation(p, a, mac, flags)
-	if err == nil && flags.Override && flags.Solicited && len(mac) > 0 {
-		i.Table.noteMove(a, mac)
+	n.known.Lock()
+	defer n.known.Unlock()
+	e, ok := n.entries[a]
+	switch {
+	case err != nil || !ok || !flags.Override || len(mac) == 0:
+	case flags.Solicited && e.state == gstack.Reachable && e.mac != mac: // not reported by netstack
+		n.moves.Add(1)
+		n.entries[a] = tableEntry{mac, e.state, n.clock.Now(), e.doubt}
+	case !flags.Solicited && hasLinkAddress(before.state) && before.mac != mac:
+		if e.doubt != nil {
+			e.doubt.Stop()
+		}
+		e.doubt = n.clock.AfterFunc(time.Second, func() {
+			if e := n.entry(a); e.state == gstack.Reachable && e.mac == mac {
+				_ = i.NetworkInterface.HandleNeighborConfirmation(p, a, before.mac,
+					gstack.ReachabilityConfirmationFlags{IsRouter: true})
+			}
+		})
+		n.entries[a] = e
 	}
 	return err
 }
@@ -532,8 +525,8 @@ func (i *NIC) HeardARP(h header.ARP, toUs bool) {
 		_ = i.NetworkInterface.HandleNeighborProbe(header.IPv4ProtocolNumber, sender, mac)
 		return
 	}
-	e, ok := i.Table.entry(sender)
-	if !ok {
+	e := i.Table.entry(sender)
+	if e.state == gstack.Unknown {
 		return
 	}
 	// An announcement names its sender twice, in a reply its hardware address as well.
