@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -159,6 +160,29 @@ func TestSecondOfHandshake(t *testing.T) {
 		first, second := j.servedSession(7), j.servedSession(7)
 		if own := first != second; own != want {
 			t.Errorf("backlog %d: the second counts for itself: %v", backlog, own)
+		}
+	}
+}
+
+// TestSecondAfterOutage: the second connection of one handshake is the client's if an outage ended
+// the first before it answered, whatever that had got; it is another if the first has answered.
+func TestSecondAfterOutage(t *testing.T) {
+	for _, tt := range []struct {
+		got, sent int
+		own       bool
+	}{{0, 0, false}, {2567, 0, false}, {2567, 5600, true}} {
+		p := cookiePlan()
+		p.Hosts[0].Memory.Backlog = 8
+		j := &job{w: newWorld(p), plan: p.Work[0], sessions: map[int]*session{}}
+		first := j.servedSession(7)
+		first.there.got, first.there.recvErr = tt.got, syscall.ENETDOWN
+		first.back.sent = tt.sent
+		second := j.servedSession(7)
+		if own := first != second; own != tt.own {
+			t.Errorf("after %+v the second counts for itself: %v", tt, own)
+		}
+		if second.there.got != 0 || second.there.recvErr != nil {
+			t.Errorf("after %+v the second begins with %+v", tt, *second.there)
 		}
 	}
 }
