@@ -116,8 +116,8 @@ func (j *job) atOnce() time.Duration {
 	if j.w.plan.has(LinkDown, HeldWithoutLink, Flapping) {
 		d += 2 * (n.Delay + n.Jitter + n.Quantum)
 	}
-	if h.Netdev.Room > 0 { // what the interface has no room for is tried again each millisecond
-		d += h.Netdev.Drain + time.Millisecond
+	if h.Netdev.Room > 0 { // what it has no room for, behind other connections' frames, is retried
+		d += 4*h.Netdev.Drain + time.Millisecond
 	}
 	return d + h.Netdev.Lag
 }
