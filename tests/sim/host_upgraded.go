@@ -321,8 +321,11 @@ func (h *upgradedHost) checkLinks() error {
 	return errors.Join(linkReceived(s, received-h.past.unread(), received), linkSent(s))
 }
 
-// outOfBuffer is that of all processes.
+// outOfBuffer is that of all processes. One that was killed told nobody, but its NIC.
 func (h *upgradedHost) outOfBuffer() uint64 {
+	if h.netdev == nil {
+		return h.slot.card().Counters().Drops.OutOfBuffer
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := h.past.links.RxOutOfBuffer

@@ -165,23 +165,24 @@ func TestSecondOfHandshake(t *testing.T) {
 }
 
 // TestSecondAfterOutage: the second connection of one handshake is the client's if an outage ended
-// the first before it answered, whatever that had got; it is another if the first has answered.
+// the first before an answer came, whatever that had got; it is another if one has come.
 func TestSecondAfterOutage(t *testing.T) {
 	for _, tt := range []struct {
-		got, sent int
-		own       bool
-	}{{0, 0, false}, {2567, 0, false}, {2567, 5600, true}} {
+		got, sent, came int
+		own             bool
+	}{{0, 0, 0, false}, {2567, 0, 0, false}, {2567, 5600, 0, false}, {2567, 5600, 1, true}} {
 		p := cookiePlan()
 		p.Hosts[0].Memory.Backlog = 8
 		j := &job{w: newWorld(p), plan: p.Work[0], sessions: map[int]*session{}}
 		first := j.servedSession(7)
 		first.there.got, first.there.recvErr = tt.got, syscall.ENETDOWN
-		first.back.sent = tt.sent
+		first.back.sent, first.back.got, first.back.sendErr = tt.sent, tt.came, syscall.ENETDOWN
 		second := j.servedSession(7)
 		if own := first != second; own != tt.own {
 			t.Errorf("after %+v the second counts for itself: %v", tt, own)
 		}
-		if second.there.got != 0 || second.there.recvErr != nil {
+		if second.there.got != 0 || second.there.recvErr != nil || second.back.sent != 0 ||
+			second.back.sendErr != nil {
 			t.Errorf("after %+v the second begins with %+v", tt, *second.there)
 		}
 	}

@@ -100,14 +100,15 @@ func (j *job) newSession(port int) *session {
 
 // servedSession returns the connection from a client's port to its server. The second one of a
 // handshake counts for itself: nobody is at its other end, see timeWait. But it is the client's
-// where an outage has ended the first before it answered: the ACK of a SYN cookie counts for two
+// where an outage has ended the first before an answer came: the ACK of a SYN cookie counts for two
 // minutes, and the client sends again what the first has not acknowledged.
 func (j *job) servedSession(port int) *session {
 	s := j.session(port, false)
 	switch {
 	case !s.served || !j.overflows():
-	case s.there.recvErr != nil && s.back.sent == 0:
-		s.there.got, s.there.recvErr = 0, nil
+	case s.back.got == 0 && (s.there.recvErr != nil || s.back.sendErr != nil):
+		s.there.got, s.there.recvErr, s.there.eof = 0, nil, false
+		s.back.sent, s.back.sendErr = 0, nil
 	default:
 		s = j.newSession(port)
 	}
