@@ -49,7 +49,7 @@ func Rounds(n int) int {
 // Servers are the resolvers in use.
 func (s *Stack) Servers() []netip.Addr { return s.names.dns.Servers() }
 
-// TimeOut is what the link does when a connection's peer has been silent for so long.
+// TimeOut does what the link does when a connection's peer has been silent for so long.
 func (c *TCPConn) TimeOut(silent time.Duration) (limit time.Duration) {
 	return c.recovery.TimeOut(silent)
 }
@@ -57,7 +57,7 @@ func (c *TCPConn) TimeOut(silent time.Duration) (limit time.Duration) {
 // LinkIsUp is what a stack does when its link is there again.
 func (s *Stack) LinkIsUp() { s.linkIsUp() }
 
-// MACMoved is what a stack does when it has another MAC.
+// MACMoved does what a stack does when it has another MAC.
 func (s *Stack) MACMoved() { s.addrs.AnnounceTwice() }
 
 // Reroute is what a stack does when its packet port may send by another netdev now.

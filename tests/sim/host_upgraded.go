@@ -321,7 +321,7 @@ func (h *upgradedHost) checkLinks() error {
 	return errors.Join(linkReceived(s, received-h.past.unread(), received), linkSent(s))
 }
 
-// outOfBuffer is that of all processes. One that was killed told nobody, but its NIC.
+// outOfBuffer returns that of all processes. One that was killed told nobody, but its NIC.
 func (h *upgradedHost) outOfBuffer() uint64 {
 	if h.netdev == nil {
 		return h.slot.card().Counters().Drops.OutOfBuffer

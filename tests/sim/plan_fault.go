@@ -101,9 +101,9 @@ func newFaultPlans(d dice, hosts []HostPlan) []FaultPlan {
 	return all
 }
 
-// showErrors has one completion of those of a striding ring get lost, not all, where receptions
-// fail. Such a ring has few descriptors: with all that tell of the error nothing would, as the NIC
-// reports none of its own accord that a completion tells of.
+// showErrors lets one completion of a striding ring be lost, not all, where receptions fail. Such a
+// ring has few descriptors: with all that tell of the error nothing would, as the NIC reports none
+// of its own accord that a completion tells of.
 func showErrors(faults []FaultPlan, hosts []HostPlan) {
 	fails := make([]bool, len(hosts))
 	for _, f := range faults {

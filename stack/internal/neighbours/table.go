@@ -458,9 +458,9 @@ func (i *NIC) HandleNeighborConfirmation(p tcpip.NetworkProtocolNumber, a tcpip.
 // confirm makes netstack change an entry, if there is one.
 //
 // netstack takes the acknowledgement of what was sent before an announcement for one of the address
-// announced (handleUpperLevelConfirmation), and keeps to that for up to 45 s, even if an older
-// announcement has overtaken the one that holds. Linux wants a later acknowledgement. So the entry
-// is made stale a second later, by an announcement of another address that does not override.
+// announced (handleUpperLevelConfirmation), and keeps to that for up to 45 s, even where it is the
+// older one of two announcements. Linux wants a later acknowledgement. So a second later the entry
+// becomes stale, by an announcement of another address that does not override.
 func (i *NIC) confirm(p tcpip.NetworkProtocolNumber, a tcpip.Address,
 	mac tcpip.LinkAddress, flags gstack.ReachabilityConfirmationFlags) tcpip.Error {
 	n := i.Table

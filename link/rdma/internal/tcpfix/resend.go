@@ -28,8 +28,8 @@ import (
 // Fix: the first unacknowledged segment of such a flow is sent again from here, when netstack has
 // sent no data and the peer has acknowledged none for a while. The acknowledgement moves netstack
 // on. A peer that stays silent ends the connection, see timeOut. The count is right until netstack
-// repeats something and once all is acknowledged, so only flows in between are kept, and none where
-// nothing is lost.
+// repeats something and once all is acknowledged, so only flows in between are kept, and none
+// without a loss.
 //
 // Upstream: docs/upstream/04-standstill.md. No longer needed when TestNetstackStalls fails.
 type resender struct {
